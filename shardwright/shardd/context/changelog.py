@@ -1,4 +1,4 @@
-"""Recording this shard's changes in the cluster's changelog."""
+"""This shard's entries in the cluster's changelog."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ logger = get_logger("shardd.changelog")
 async def log_change(
     context: ShardContext, what: str, namespace: str, details: Mapping[str, Any] | None = None
 ) -> None:
-    """Insert an entry into ``config.changelog``. The change itself does not depend on it: a failure is logged only."""
+    """Insert an entry into ``config.changelog``; a failure is only logged, because the change does not depend on it."""
     now = datetime.now(UTC).replace(tzinfo=None)
     entry = ChangeLogEntry(
         id=ChangeLogEntry.make_id(context.options.address, now, ObjectId()),

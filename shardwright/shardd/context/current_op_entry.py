@@ -1,4 +1,4 @@
-"""The entry in ``currentOp`` of an operation of the daemon, such as a migration, that its mongod does not know."""
+"""``currentOp`` entries for operations of the daemon, such as migrations."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,15 +8,14 @@ from typing import Any
 def operation_entry(
     desc: str, address: str, opid: int, began: datetime, details: Mapping[str, Any], *, waits: bool = False
 ) -> dict[str, Any]:
-    """An operation in the form in which mongod reports its operations.
+    """Return an operation in mongod's format.
 
     Args:
         desc: MongoDB's name for the thread that runs it.
         address: ``host:port`` of this daemon.
-        opid: the number under which ``killOp`` ends it.
-        began: when it began.
+        opid: the number that ``killOp`` accepts.
         details: its ``ns``, ``command`` and ``msg``, and its progress.
-        waits: it waits to be admitted.
+        waits: whether it is waiting for admission.
     """
     now = datetime.now(UTC)
     running = (now - began).total_seconds()

@@ -13,11 +13,11 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 LOCK_SECONDS_MAX: Final = 300.0
-"""How long a new change waits for others before LockBusy, as in MongoDB."""
+"""Seconds that a new change waits for others before it fails with LockBusy, as in MongoDB."""
 
 
 class DDLLocks:
-    """A lock for each name in use: a namespace or, for a change to a whole database, the database."""
+    """Locks by name: a namespace or, for a change to a whole database, the database."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[trio.Lock, int]] = {}
@@ -39,10 +39,9 @@ class DDLLocks:
 
     @asynccontextmanager
     async def hold_all(self, names: Iterable[str], seconds_max: float = LOCK_SECONDS_MAX) -> AsyncIterator[None]:
-        """Hold the locks of all ``names``, acquired in the given order, which is the same for all that hold several.
+        """Hold the locks of all ``names``, or raise LockBusy if one of them was not free in time.
 
-        Raises:
-            CommandError: LockBusy, somebody else held one of them for too long.
+        They are acquired in the given order, which must be the same for all callers.
         """
         async with AsyncExitStack() as locks:
             with trio.move_on_after(seconds_max) as patience:
@@ -56,11 +55,11 @@ class DDLLocks:
 
     @asynccontextmanager
     async def chunk_change(self, namespace: str) -> AsyncIterator[None]:
-        """Hold the lock for splits, merges and moves of a collection's chunks, which is not the one for its DDL."""
+        """Hold the lock for splits, merges and moves of a collection's chunks, which is separate from its DDL lock."""
         async with self.hold(chunk_lock(namespace)):
             yield
 
 
 def chunk_lock(namespace: str) -> str:
-    """The name of the lock for changes of a collection's chunks."""
+    """Return the name of the lock for changes to a collection's chunks."""
     return f"chunks of {namespace}"

@@ -1,4 +1,4 @@
-"""The fail points of the shard daemon, with MongoDB's names where it has equivalent ones."""
+"""The shard daemon's fail points, with MongoDB's names for equivalent ones."""
 
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ RECIPIENT: Final = tuple(f"migrateThreadHangAtStep{step}" for step in range(1, 8
 """The recipient waits after the step with that number."""
 
 HANG_AFTER_BLOCKING_WRITES: Final = "hangAfterBlockingWrites"
-"""The donor waits at the beginning of its critical section, before it asks the recipient to commit."""
+"""The donor waits at the beginning of its critical section, before it requests the recipient's commit."""
 
 HANG_BEFORE_LEAVING_CRITICAL_SECTION: Final = "hangBeforeLeavingCriticalSection"
 """The donor waits between the commit on the config servers and the end of its critical section."""
@@ -18,7 +18,7 @@ FAIL_MIGRATION_COMMIT: Final = "failMigrationCommit"
 """The donor treats the recipient's final catch-up as failed."""
 
 MIGRATION_COMMIT_VERSION_ERROR: Final = "migrationCommitVersionError"
-"""The commit is refused as if the config servers knew another incarnation of the collection."""
+"""The commit is refused as if the config servers had another incarnation of the collection."""
 
 MIGRATION_COMMIT_NETWORK_ERROR: Final = "migrationCommitNetworkError"
 """The commit succeeds, but its reply is lost."""
@@ -33,12 +33,12 @@ COMMIT: Final = (
 
 
 class CompletionPlaces(NamedTuple):
-    """Where the donor waits while it completes a decided migration, in this order.
+    """Fail points at which the donor waits while it completes a decided migration, in this order.
 
     Attributes:
-        before_making_decision_durable: the critical section is over, and the decision is not persisted yet.
-        before_sending_decision: the decision is persisted, and has been applied to the donor's range deletion.
-        before_forgetting_migration: the recipient knows the decision too.
+        before_making_decision_durable: the critical section is over, but the decision is not persisted.
+        before_sending_decision: the decision is persisted and applied to the donor's range deletion.
+        before_forgetting_migration: the recipient has the decision too.
     """
 
     before_making_decision_durable: str
@@ -58,10 +58,10 @@ AFTER_ABORT: Final = CompletionPlaces(
 )
 
 FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION: Final = "failMigrationReceivedOutOfRangeOperation"
-"""A modification of a document outside the range fails the migration instead of being ignored."""
+"""A modification of a document outside the range fails the migration, rather than being ignored."""
 
 MIGRATION_RECIPIENT_FAIL_POST_COMMIT_REFRESH: Final = "migrationRecipientFailPostCommitRefresh"
-"""The recipient leaves its critical section without having refreshed."""
+"""The recipient leaves its critical section without a refresh."""
 
 RECIPIENT_FAILURES: Final = (
     FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION,
@@ -79,14 +79,14 @@ RANGE_DELETER: Final = (SUSPEND_RANGE_DELETION, HANG_BEFORE_DOING_DELETION, HANG
 
 LOSE_MIGRATE_CLONE_REPLY: Final = "loseMigrateCloneReply"
 LOSE_TRANSFER_MODS_REPLY: Final = "loseTransferModsReply"
-"""The donor breaks the connection instead of sending a batch that it has prepared."""
+"""The donor closes the connection instead of sending a prepared batch."""
 
 SOURCE: Final = (LOSE_MIGRATE_CLONE_REPLY, LOSE_TRANSFER_MODS_REPLY)
 
 HANG_BEFORE_WRITING_PARTICIPANT_LIST: Final = "hangBeforeWritingParticipantList"
 HANG_BEFORE_WAITING_FOR_PARTICIPANT_LIST_WRITE_CONCERN: Final = "hangBeforeWaitingForParticipantListWriteConcern"
 HANG_BEFORE_SENDING_PREPARE: Final = "hangBeforeSendingPrepare"
-"""A transaction's coordinator waits, here and before it sends its decision once for each participant."""
+"""A transaction coordinator waits here once for each participant; at the other places, once."""
 
 HANG_BEFORE_WRITING_DECISION: Final = "hangBeforeWritingDecision"
 HANG_BEFORE_WAITING_FOR_DECISION_WRITE_CONCERN: Final = "hangBeforeWaitingForDecisionWriteConcern"
@@ -106,7 +106,7 @@ TWO_PHASE_COMMIT: Final = (
     HANG_BEFORE_DELETING_COORDINATOR_DOC,
     HANG_AFTER_DELETING_COORDINATOR_DOC,
 )
-"""A transaction's coordinator waits at the place that the name says."""
+"""A transaction coordinator waits at the place in the name."""
 
 RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING: Final = "reshardingPauseRecipientBeforeCloning"
 RESHARDING_PAUSE_RECIPIENT_DURING_CLONING: Final = "reshardingPauseRecipientDuringCloning"
@@ -130,21 +130,30 @@ RESHARDING: Final = (
 )
 
 HANG_IN_DDL_COORDINATOR: Final = "hangInDDLCoordinator"
-"""A coordinator of the ``operationType`` in the data waits at the place ``at``: ``begin``, when it holds its locks; a
-phase, when that has been persisted; ``end``, before its document is removed. Without one of them, at any."""
+"""A DDL coordinator waits at a place.
+
+The data selects an ``operationType`` and the place ``at``: ``begin`` with the locks held; the name of a phase after
+that phase was persisted; ``end`` before the document is removed. A missing field matches any.
+"""
 
 MOVE_PRIMARY_HANG_BEFORE_CLONE: Final = "movePrimaryHangBeforeClone"
 MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION: Final = "movePrimaryHangBeforeCriticalSection"
 MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION: Final = "movePrimaryHangInCriticalSection"
-"""The donor of a database waits: after the first write of its document; when the copy is steady; with writes blocked
-and the copy complete, before that is persisted."""
+"""The donor of a database waits while it copies.
+
+The places are after the first write of its document, when the copy is steady, and in the critical section. The last one
+has the copy complete, but its phase not persisted.
+"""
 
 MOVE_PRIMARY_HANG_BEFORE_COMMIT: Final = "movePrimaryHangBeforeCommit"
 MOVE_PRIMARY_HANG_AFTER_COMMIT: Final = "movePrimaryHangAfterCommit"
 MOVE_PRIMARY_HANG_BEFORE_DROPPING: Final = "movePrimaryHangBeforeDropping"
 MOVE_PRIMARY_HANG_BEFORE_ABORTING: Final = "movePrimaryHangBeforeAborting"
-"""The donor of a database waits: with the completion persisted; with the commit made, within the critical section;
-before it drops its former collections; before it has the copies dropped."""
+"""The donor of a database waits while it commits or aborts.
+
+The places are before the commit with its phase persisted, and after the commit within the critical section. The other
+two are before it drops its former collections, and before it requests the drop of the copies.
+"""
 
 MOVE_PRIMARY_RECIPIENT_HANG_BEFORE_CLONE: Final = "movePrimaryRecipientHangBeforeClone"
 """The recipient of a database waits before it clones the collections of a round."""

@@ -1,7 +1,6 @@
-"""The feature version as a shard daemon follows it, see `sharding.feature_version`.
+"""The feature version that a shard daemon follows, see `sharding.feature_version`.
 
-The shard's own record is read first: it says, also when no config server answers, that a newer release has left
-unfinished work here.
+The shard's own record is read first. It reveals unfinished work of a newer release even when no config server answers.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,13 +20,10 @@ logger = get_logger("shardd.feature_version")
 
 
 class FeatureVersion:
-    """The version that this shard has recorded.
-
-    Args:
-        context: this shard daemon's context.
+    """The feature version recorded on this shard.
 
     Attributes:
-        recorded: the version. The daemon may use features of this and of earlier versions.
+        recorded: the version. The daemon may use features of this version and earlier ones.
     """
 
     def __init__(self, context: ShardContext) -> None:
@@ -35,10 +31,9 @@ class FeatureVersion:
         self.recorded = OLDEST
 
     async def run(self) -> None:
-        """Follow the cluster's version once this is a shard, until cancelled.
+        """Follow the cluster's version once this is a shard, until cancelled or the version is unsupported.
 
-        Raises:
-            UnfitClusterError: this daemon does not know the version.
+        An unsupported version raises UnfitClusterError, here and in `check_record`.
         """
         await self._until_done(self._read_record)
         await self._until_done(self._context.wait_identified)
@@ -46,13 +41,7 @@ class FeatureVersion:
             nursery.start_soon(follow_feature_version, await self._context.catalog(), partial(self._adopt, nursery))
 
     async def check_record(self, _term: int) -> None:
-        """Read the shard's own record before the work of a term begins.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-            UnfitClusterError: this daemon does not know the version.
-        """
+        """Read the shard's own record before the work of a term begins."""
         await self._read_record()
 
     async def _read_record(self) -> None:
@@ -70,7 +59,7 @@ class FeatureVersion:
         try:
             await self._context.mongod.write("admin", recording(version))
         except (BackendError, CommandError) as error:
-            # The next reading of the version repeats it, if this is still the primary.
+            # The next read of the version repeats this if the shard daemon is still primary.
             logger.warning("Could not record the feature version", feature_version=version, error=str(error))
             return
         self.recorded = version

@@ -1,6 +1,6 @@
-"""The creations of indexes in progress on a shard's primary, and the changes that must not run beside them.
+"""Index creations in progress on a shard's primary, and their exclusion by conflicting changes.
 
-They hold no lock of their collection or database, since a build may take hours, and a drop is to end it.
+They do not hold the lock of their collection or database, because a build may take hours and a drop has to end it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
@@ -15,13 +15,13 @@ from shardwright.wire.errors import CommandError
 
 
 class IndexCreation:
-    """A creation of indexes in progress.
+    """An index creation in progress.
 
     Attributes:
         building: the names of the indexes that each shard lacked when it began.
-        decided: it is known what it builds, or it has ended.
-        is_aborted: a drop has found these indexes, so they have to be undone.
-        ended: it has ended.
+        decided: set once `building` is known, or the creation has ended.
+        is_aborted: whether a drop has found these indexes, so that they have to be undone.
+        ended: set once the creation has ended.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,15 @@ class IndexCreation:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all indexes that it builds somewhere."""
+        """The names of all indexes that it builds on any shard."""
         return frozenset().union(*self.building.values())
 
 
 class IndexCreations:
-    """All of them, by namespace.
+    """All index creations in progress, by namespace.
 
     Args:
-        databases: the states of databases; none begins in the critical section of its database, whose primary shard
-            changes.
+        databases: the states of databases; a creation does not begin in the critical section of a ``movePrimary``.
     """
 
     def __init__(self, databases: StateTable[DatabaseState]) -> None:
@@ -50,15 +49,15 @@ class IndexCreations:
         self._closed: dict[str, trio.Event] = {}
 
     def of(self, namespace: str) -> Sequence[IndexCreation]:
-        """The creations in progress on a collection."""
+        """Return the creations in progress on a collection."""
         return tuple(self._running.get(namespace, ()))
 
     def is_any_of_database(self, db: str) -> bool:
-        """Whether one is in progress for a collection of a database."""
+        """Whether a creation is in progress on a collection of a database."""
         return any(namespace.partition(".")[0] == db for namespace in self._running)
 
     async def wait_ended_of_database(self, db: str) -> None:
-        """Return when none is in progress for the collections of a database."""
+        """Return when no creation is in progress on the collections of a database."""
         while self.is_any_of_database(db):
             for namespace in [each for each in self._running if each.partition(".")[0] == db]:
                 for creation in self.of(namespace):
@@ -66,7 +65,7 @@ class IndexCreations:
 
     @asynccontextmanager
     async def entered(self, namespace: str) -> AsyncIterator[IndexCreation]:
-        """Count a creation as running during the block, which begins when no change excludes it."""
+        """Register a running creation for the block, after waiting for changes that exclude it."""
         while (wait_open := self._wait_open(namespace)) is not None:
             await wait_open()
         creation, running = IndexCreation(), self._running.setdefault(namespace, [])
@@ -90,11 +89,12 @@ class IndexCreations:
 
     @asynccontextmanager
     async def kept_out(self, namespaces: Iterable[str], *, must_enter: bool) -> AsyncIterator[None]:
-        """Exclude creations during the block, in which collections are renamed, or an index is changed.
+        """Exclude creations for the block, which renames collections or changes an index.
 
         Args:
             namespaces: the collections; the caller holds their locks.
-            must_enter: whether to wait for running creations, since a former primary has begun with the change.
+            must_enter: whether to wait for running creations instead of failing, because an earlier term began the
+                change.
 
         Raises:
             CommandError: BackgroundOperationInProgressForNamespace, a creation is running.

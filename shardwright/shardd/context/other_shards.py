@@ -1,4 +1,4 @@
-"""Sending commands to shards, including this one, as a coordinator or a donor does."""
+"""Commands from a coordinator or donor to shards, including this one."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -18,11 +18,8 @@ async def send_to_shard(
     """Run an idempotent command on the primary of a shard.
 
     Args:
-        context: this shard daemon's context.
         shard_id: the shard, which may be this one.
-        db: the database to run it on.
-        command: the command.
-        may_be_cached: whether the shard's hosts may be those that were read earlier in this term.
+        may_be_cached: whether hosts read earlier in this term will do.
 
     Raises:
         CommandError: HostUnreachable, ShardNotFound, or the shard's error.
@@ -39,10 +36,9 @@ async def send_to_shard(
 async def send_to_shards(
     context: ShardContext, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Run a command on several shards concurrently; returns the replies by shard id.
+    """Run a command on several shards concurrently; return the replies by shard id.
 
-    Raises:
-        CommandError: if any failed, the error of the one with the lowest id; all of them have been sent the command.
+    All shards are sent the command. If any failed, the error of the one with the lowest id is raised.
     """
     replies: dict[str, dict[str, Any]] = {}
     errors: dict[str, CommandError] = {}
@@ -68,16 +64,15 @@ async def send_to_other_shards(context: ShardContext, db: str, command: Mapping[
 
 
 async def by_hosts(context: ShardContext, answers: Mapping[str, Answer]) -> dict[str, Answer]:
-    """What shards have answered, by their hosts in place of their ids, as ``raw`` shows it.
+    """Return shards' answers by their hosts instead of their ids, as in ``raw``.
 
-    The list of shards is read now: one of them may have been added while the others were asked. One that has been
-    removed since keeps its id.
+    The shards are read after the answers, because a shard may have been added since. A removed shard keeps its id.
     """
     shards = await (await context.catalog()).shards()
     return {shards[each].host if each in shards else each: answers[each] for each in sorted(answers)}
 
 
 async def all_shard_ids(context: ShardContext) -> list[str]:
-    """The ids of all shards of the cluster, sorted."""
+    """Return the ids of all shards of the cluster, sorted."""
     catalog = await context.catalog()
     return sorted(await catalog.shards())

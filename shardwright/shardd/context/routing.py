@@ -1,4 +1,4 @@
-"""Fresh routing tables, for changes that must not be based on an old one."""
+"""Refreshed routing tables, for changes that must not use a stale one."""
 
 from bson.objectid import ObjectId
 
@@ -12,10 +12,9 @@ from shardwright.wire.errors import CommandError
 
 
 async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
-    """A collection's routing table, freshly read.
+    """Return a collection's refreshed routing table.
 
-    Raises:
-        CommandError: NamespaceNotSharded; StaleConfig, the request is for another incarnation of the collection.
+    Raises NamespaceNotSharded, or StaleConfig if the request is for another incarnation of the collection.
     """
     state = context.namespace(str(namespace))
     table = await context.refresher.current_table(state)

@@ -1,4 +1,4 @@
-"""What all components of a shard daemon share: its mongod, what it knows of namespaces, the rest of the cluster."""
+"""State shared by all components of a shard daemon: its mongod, namespace states, connections to the cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,33 +53,20 @@ _UNINITIALIZED: Final = (
 
 
 class ShardContext:
-    """The context of one shard daemon. It is created first, and knows none of the components that use it.
+    """The context of one shard daemon. It is created first, and does not depend on the components that use it.
 
     Args:
-        options: how the daemon was started.
-        metrics: the daemon's metrics.
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
         identity: the shard's identity; None until it is known, or until the set has been added to a cluster.
-        pools: connections to other servers.
-        sidecar: answers hello in place of the mongod, and knows its role.
-        mongod: the local mongod.
+        sidecar: answers hello in place of the mongod, and tracks its role.
         range_deletion_tasks: the ranges of each namespace that may hold orphans.
         open_cursors: the cursors of clients on the local mongod.
-        namespaces: the states of namespaces.
-        databases: the states of databases.
-        config_times: the newest config time that this shard has seen.
-        recovery_gate: holds operations back until the unfinished work of former primaries is known.
+        recovery_gate: blocks operations until the unfinished work of earlier terms has been recovered.
         store: the persisted part of the catalog.
-        writer: persists the results of refreshes.
-        refresher: refreshes the states of namespaces and databases.
-        views: the views on the local mongod.
-        ddl_locks: serialise changes to the same namespace or database.
-        shown_locks: shows these in the catalog.
-        index_creations: the creations of indexes in progress on several shards.
-        fail_points: where tests can make the daemon wait or fail.
+        shown_locks: publishes the DDL locks in the catalog.
     """
 
     def __init__(
@@ -135,14 +122,14 @@ class ShardContext:
         return self.sidecar.term
 
     def forget_database(self, db: str) -> None:
-        """Forget the metadata of a database and its collections."""
+        """Drop the cached metadata of a database and its collections."""
         self.database(db).forget()
         for state in self.namespaces:
             if state.namespace.partition(".")[0] == db:
                 state.forget()
 
     def forget_metadata(self) -> None:
-        """Forget the metadata of all namespaces and databases, and end their critical sections."""
+        """Drop the cached metadata of all namespaces and databases, and end their critical sections."""
         if self._catalog is not None:
             self._catalog.knows_shards = False
         self.views.forget()
@@ -156,7 +143,7 @@ class ShardContext:
     # States
 
     def namespace(self, name: str) -> NamespaceState:
-        """The state of a namespace, created if it does not exist."""
+        """Return the state of a namespace, created if it does not exist."""
         return self.namespaces[name]
 
     def _make_namespace(self, name: str) -> NamespaceState:
@@ -170,34 +157,26 @@ class ShardContext:
             state.set_range_deletions(self.range_deletion_tasks.of(namespace))
 
     def database(self, name: str) -> DatabaseState:
-        """The state of a database, created if it does not exist."""
+        """Return the state of a database, created if it does not exist."""
         return self.databases[name]
 
     # Identity
 
     def require_identity(self) -> ShardIdentity:
-        """The shard's identity.
-
-        Raises:
-            CommandError: ShardingStateNotInitialized, it is not known.
-        """
+        """Return the shard's identity, or raise ShardingStateNotInitialized if it is not known."""
         if self.identity is None:
             raise CommandError(ErrorCode.ShardingStateNotInitialized, _UNINITIALIZED)
         return self.identity
 
     @may_run_in_reactor
     async def load_identity(self) -> ShardIdentity:
-        """The shard's identity, read from mongod if it is not known yet.
-
-        Raises:
-            CommandError: ShardingStateNotInitialized, the set has not been added to a cluster.
-        """
+        """Return the shard's identity, read from mongod if it is not cached, or raise ShardingStateNotInitialized."""
         await self.find_identity()
         return self.require_identity()
 
     @may_run_in_reactor
     async def find_identity(self) -> ShardIdentity | None:
-        """The shard's identity, read from mongod if it is not known yet; None if there is none."""
+        """Return the shard's identity, read from mongod if it is not cached; None if there is none."""
         if self.identity is None:
             find = {
                 "find": "system.version",
@@ -218,23 +197,14 @@ class ShardContext:
             logger.info("Adopted a shard identity", shard=identity.shard_name, configdb=identity.config_string)
 
     async def wait_identified(self) -> None:
-        """Return when the shard's identity is known.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return when the shard's identity is known."""
         while await self.find_identity() is None:
             await self._identified.wait()
 
     # Other servers
 
     async def catalog(self) -> Catalog:
-        """The config servers.
-
-        Raises:
-            CommandError: ShardingStateNotInitialized, this is not a shard yet.
-        """
+        """Return the client of the config servers, or raise ShardingStateNotInitialized."""
         identity = await self.load_identity()
         if self._catalog is None:
             self._catalog = Catalog(self._sets[identity.config_servers], self._nursery, self.config_times)
@@ -246,11 +216,10 @@ class ShardContext:
         check_writes(reply)
 
     async def shard_client(self, shard_id: str, *, may_be_cached: bool = False) -> ReplicaSetClient:
-        """The client of a shard, which may be this one.
+        """Return the client of a shard, which may be this one.
 
         Args:
-            shard_id: the shard.
-            may_be_cached: whether its hosts may be those that were read earlier in this term.
+            may_be_cached: whether hosts read earlier in this term will do.
 
         Raises:
             CommandError: ShardNotFound; FailedToParse, its entry names no hosts.
@@ -264,44 +233,31 @@ class ShardContext:
     async def wait_majority(self) -> None:
         """Return when a majority of the set has everything that the local mongod has now.
 
-        Raises:
-            CommandError: WriteConcernFailed, that took too long; or mongod is not primary.
+        Raises WriteConcernFailed if the wait timed out.
         """
         await wait_for_majority(self.mongod.command)
 
     async def placement_time(self, other: Mapping[str, Any] | None = None) -> Timestamp:
-        """A time for a change of placement, later than the current times of this shard and of the config servers.
+        """Return a time for a placement change, later than the current times of this shard and of the config servers.
 
         The config servers' time advances past every requesting shard's time, so successive changes by different shards
         have ascending times.
 
         Args:
-            other: a ``$clusterTime`` of another shard, which the time has to come after too.
-
-        Raises:
-            CommandError: the config servers could not be reached.
+            other: another shard's ``$clusterTime`` that the time has to come after too.
         """
         pong = await self.mongod.command("admin", {"ping": 1})
         times = [pong["$clusterTime"], *([] if other is None else [other])]
         latest = max(times, key=lambda each: each["clusterTime"])
-        # The change of placement is committed after this on the same primary, on a majority, or not at all.
+        # The placement change commits after this on the same primary, on a majority or not at all.
         return await (await self.catalog()).new_timestamp(latest, write_concern={"w": 1})
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Advance the local mongod's clock, so that its writes from now on have later times than this one.
-
-        Raises:
-            CommandError: mongod refuses the time.
-            BackendError: mongod does not answer.
-        """
+        """Advance the local mongod's clock, so that its later writes have later times than this one."""
         await self.mongod.command("admin", {"ping": 1, "$clusterTime": signed_cluster_time(time)})
 
     async def ask_primary(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run an admin command on the daemon of its set's primary.
-
-        Raises:
-            CommandError: there is no primary, it cannot be reached, or it answered with this error.
-        """
+        """Run an admin command on the primary's daemon, or raise NotPrimaryNoSecondaryOk without a primary."""
         mirror = self.sidecar.mirror
         primary = (mirror.hello or {}).get("primary", "")
         address = mirror.sidecars.get(primary)
@@ -314,5 +270,5 @@ class ShardContext:
 
 
 def handshake() -> dict[str, Any]:
-    """The hello with which this daemon opens connections."""
+    """Return the hello with which this daemon opens connections."""
     return handshake_document("shardwright-shardd")
