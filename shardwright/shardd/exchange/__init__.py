@@ -1,5 +1,5 @@
-"""One operation's exchange with mongod: without sharding fields, and answered only if its term has lasted.
+"""One operation's exchange with mongod: without sharding fields, answered only if it ran in the term of its admission.
 
-Owns sending an operation to mongod and receiving its reply, and counting the running operations.
+Owns sending an operation to mongod, receiving its reply, and counting the running operations.
 May import `orphans`.
 """

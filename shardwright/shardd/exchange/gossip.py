@@ -9,15 +9,13 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 async def gossip(mongod: LocalMongod, known: int = 0) -> dict[str, Any]:
-    """mongod's current ``$clusterTime`` and ``operationTime``.
+    """Return mongod's current ``$clusterTime`` and ``operationTime``.
 
     Args:
-        mongod: the local mongod.
-        known: a packed cluster time that it is given first.
+        known: a packed cluster time to advance mongod's clock to first.
 
     Raises:
-        CommandError: InterruptedDueToReplStateChange, the term for which this task works is over, so that what it has
-            done may be rolled back.
+        CommandError: InterruptedDueToReplStateChange, the task's term is over, so its work may be rolled back.
     """
     try:
         pong = await mongod.command("admin", {"ping": 1, **VectorTime(known).gossip()})

@@ -1,4 +1,4 @@
-"""Counting the operations that began in one period, so that their end can be awaited while others begin."""
+"""Counts of the operations that began in one period, so that their end can be awaited while others begin."""
 
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ class OperationGeneration:
     """The operations on one namespace between two calls of `NamespaceState.wait_earlier_operations`.
 
     Attributes:
-        is_superseded: whether a range is about to be received that its reads must not see but do not filter, or the
-            collection is being renamed; reads that have not been answered yet are then repeated.
-        hidden: those ranges.
+        is_superseded: whether unanswered reads have to be repeated. The collection is being renamed, or a range is
+            about to be received that they must not see but do not filter.
+        hidden: the ranges about to be received.
     """
 
     __slots__ = ("_change", "_count", "_writers", "hidden", "is_superseded")
@@ -28,17 +28,17 @@ class OperationGeneration:
 
     @property
     def is_over(self) -> bool:
-        """Whether none of them is running."""
+        """Whether no operation of the generation is running."""
         return not self._count
 
     def enter(self, *, is_write: bool) -> None:
-        """Count an operation in."""
+        """Count the start of an operation."""
         self._count += 1
         if is_write:
             self._writers += 1
 
     def exit(self, *, is_write: bool) -> None:
-        """Count an operation out."""
+        """Count the end of an operation."""
         self._count -= 1
         if is_write:
             self._writers -= 1
@@ -47,12 +47,12 @@ class OperationGeneration:
             self._change = None
 
     async def wait_over(self) -> None:
-        """Return when none of them is running."""
+        """Return when no operation of the generation is running."""
         while self._count:
             await self._wait_change()
 
     async def wait_writes_over(self) -> None:
-        """Return when no write among them is running."""
+        """Return when no write of the generation is running."""
         while self._writers:
             await self._wait_change()
 

@@ -1,4 +1,4 @@
-"""Removing from requests the fields that a plain mongod does not know."""
+"""Removal of the fields that a plain mongod does not accept from requests."""
 
 from operator import itemgetter
 from typing import Final
@@ -14,10 +14,9 @@ _start_of = itemgetter(1)
 
 
 def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
-    """The request's frame without the version fields and others of this kind, with its id, flags and other sections.
+    """Return a request's frame without sharding fields, with its id, flags and other sections.
 
     Args:
-        request: the request.
         more: elements to append to the body.
     """
     found = sharding_spans(request)
@@ -27,6 +26,6 @@ def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
 
 
 def sharding_spans(request: Request) -> list[Span]:
-    """Where those fields are in a request, in order."""
+    """Return the spans of the sharding fields in a request, in order."""
     fields = request.fields
     return sorted([fields[name] for name in _SHARDING_FIELDS if name in fields], key=_start_of)

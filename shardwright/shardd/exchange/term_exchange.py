@@ -1,18 +1,18 @@
-"""Running an operation on mongod, and withholding the reply if it was executed in another term.
+"""One operation's exchange with mongod, which withholds the reply of another term.
 
-An operation is admitted because of the placement that the daemon knows, which is valid in one term of its mongod. The
-operation may be executed in another one: the process, or mongod, may have been suspended in between. By then this shard
-may own other ranges, so that a write is lost to the collection, and documents that were not found may be elsewhere.
+An operation is admitted by the placement that the daemon has cached, which is valid in one term of its mongod. It may
+be executed in another term if the process, or mongod, was suspended in between. By then this shard may own other
+ranges: a write would be lost to the collection, and documents missing from a read may be elsewhere.
 
 * For writes, and for reads that promise the newest state (``linearizable``), mongod has to report its term in the
   reply.
-* Other reads are answered if no other term is known when the reply begins to arrive, and the process has not been
-  suspended meanwhile. That is less strict: mongod reports a new term at once, but on another connection. It costs a
-  look at the clock, and allows long replies to be relayed while they arrive.
+* Other reads are answered if the daemon has seen no other term when the reply begins to arrive, and the process was not
+  suspended meanwhile. This is less strict, because mongod reports a new term at once, but on another connection. It
+  costs a look at the clock, and allows long replies to be relayed while they arrive.
 
-An operation that had to wait for something after its admission is not sent if the term has ended meanwhile.
+An operation that waited after its admission is not sent if the term has ended.
 
-A client whose reply is withheld finds its connection broken, as if mongod had failed.
+The client's connection is closed if its reply is withheld, as if mongod had failed.
 """
 
 from collections.abc import Mapping
@@ -45,11 +45,10 @@ class TermExchange:
     """One operation's exchange with mongod, created at the moment of its admission.
 
     Args:
-        sidecar: knows the term.
         upstream: the client's connection to mongod.
-        operations: the generation in which the operation was counted.
-        begun: the operation, if it was sent already; None if it was not.
-        term: the term in which that was admitted.
+        operations: the generation that counts the operation.
+        begun: the operation, if it was already sent.
+        term: the term of that operation's admission.
         must_report_term: whether mongod has to report the operation's term in the reply.
         is_whole: whether the caller needs the whole reply, so that it must not be relayed while it arrives.
 
@@ -81,11 +80,9 @@ class TermExchange:
 
     @may_run_in_reactor
     async def run(self, request: Request) -> bytes | None:
-        """Run the operation; returns the reply, or None if there is none or it has been relayed already.
+        """Run the operation; return the reply, or None if there is none or it was already relayed.
 
-        Raises:
-            BackendError: mongod does not answer; or the term was over before the operation was sent, or it was executed
-                in another one.
+        Raises BackendError if mongod does not answer, the term ended before the sending, or another term executed it.
         """
         flags = request.message.flags
         self.passed_on = request
@@ -113,33 +110,21 @@ class TermExchange:
 
     @may_run_in_reactor
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
-        """Run one step of the operation in its term, as `Upstream.forward` does.
-
-        Raises:
-            BackendError: mongod does not answer, or the term was over before this was sent.
-            CommandError: as for `Upstream.forward`.
-        """
+        """Run one step of the operation as `Upstream.forward` does, or raise BackendError if its term has ended."""
         await self._prepare_to_send()
         return await self._upstream.forward(frame, flags)
 
     @may_run_in_reactor
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one step of the operation in its term, as `Upstream.command` does.
-
-        Raises:
-            CommandError: as for `Upstream.command`.
-            BackendError: as for `forward`.
-        """
+        """Run one step of the operation as `Upstream.command` does, or raise BackendError if its term has ended."""
         await self._prepare_to_send()
         return await self._upstream.command(db, command)
 
     @may_run_in_reactor
     async def confirm(self) -> None:
-        """Check with mongod that the term is still the one in which the operation was admitted.
+        """Check with mongod that the term of the operation's admission continues.
 
-        Raises:
-            CommandError: InterruptedDueToReplStateChange, it is not.
-            BackendError: mongod does not answer.
+        Raises InterruptedDueToReplStateChange if it is over.
         """
         if self._must_report_term:
             await in_own_task()
@@ -148,9 +133,9 @@ class TermExchange:
 
     @may_run_in_reactor
     async def _prepare_to_send(self) -> None:
-        """Check that the term lasts, without a checkpoint between the last look at it and the sending.
+        """Check that the term lasts, without a checkpoint between the check and the sending.
 
-        An operation that has been in the reactor since its admission has waited for nothing but mongod.
+        An operation that has been in the reactor since its admission has only waited for mongod, so it needs no check.
         """
         if not self._upstream.is_open:
             await self._upstream.open()
@@ -168,7 +153,7 @@ class TermExchange:
         return not self.operations.is_superseded and self._is_known_to_last()
 
     def _is_known_to_last(self) -> bool:
-        """Whether a read may be answered. A secondary that has been elected since has the same data as before."""
+        """Whether a read may be answered. A secondary that was elected since then has the same data as before."""
         term = self._term
         return term is None or (self._sidecar.certainty.is_certain and self._sidecar.mirror.term == term)
 

@@ -6,6 +6,6 @@ from shardwright.wire.request import Request
 
 
 def seconds_allowed(request: Request) -> float:
-    """The time limit in seconds that ``maxTimeMS`` sets; infinite without one."""
+    """Return the time limit in seconds from ``maxTimeMS``; infinite without one."""
     max_time_ms = request.get(b"maxTimeMS")
     return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf
