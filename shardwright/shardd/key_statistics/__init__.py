@@ -1,5 +1,5 @@
-"""Which shard keys are read and written: sampling operations, and writing the numbers to the config servers.
+"""Read and write counts by shard key: samples of operations, written to the config servers.
 
-Counting costs an operation a subtraction and a comparison; one in a hundred is looked at.
+Counting costs an operation a subtraction and a comparison; one in a hundred is sampled.
 May import `context`.
 """

@@ -1,7 +1,7 @@
-"""Sampling the shard keys of operations. No I/O.
+"""Samples of the shard keys of operations. No I/O.
 
-One operation in `GAP` on average is chosen at random, and counts for as many. Its numbers go to the chunk of its shard
-key. A read of many chunks counts for one of them, chosen at random, so that each gets its share on average.
+One operation in `GAP` on average is chosen at random and weighted by the gap. It counts for the chunk of its shard key.
+A read of many chunks counts for one of them, chosen at random, so that each gets its share on average.
 """
 
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 GAP: Final = 100
-"""Mean distance of two operations that are looked at. Looking takes up to 40 µs; a hundred point reads take 3 ms."""
+"""Mean distance of two samples. A sample takes up to 40 µs; a hundred point reads take 3 ms."""
 
 _SAMPLES_MAX: Final = 6_000
-"""Samples in a minute; above them the gap doubles."""
+"""Samples in a minute above which the gap doubles."""
 
 _TRIES: Final = 4
 _COUNTED_MAX: Final = 16
-"""Documents of a reply that are counted; of longer replies the number follows from their size."""
+"""Documents of a reply that are counted; the number in longer replies is estimated from their size."""
 
 _FILTERS: Final = {
     "find": b"filter",
@@ -49,14 +49,10 @@ _WRITES: Final = frozenset({"insert", "update", "delete", "findAndModify", "find
 
 
 class KeyCounter:
-    """The numbers of the present minute.
-
-    Args:
-        random: chooses operations.
+    """The counts of the current minute.
 
     Attributes:
-        remaining: operations until the next one that is looked at; callers subtract one for each, and call `sample`
-            when none is left.
+        remaining: operations until the next sample. Callers subtract one for each, and call `sample` at zero.
         is_enabled: whether anything is counted.
     """
 
@@ -69,13 +65,11 @@ class KeyCounter:
         self.remaining = self._next_gap()
 
     def sample(self, request: Request, reply: bytes | None, shard: str, table: RoutingTable) -> None:
-        """Count an operation for all since the last one.
+        """Count an operation for all since the last sample.
 
         Args:
-            request: the operation.
-            reply: the frame of the reply; None if it was relayed as it came.
-            shard: the name of this shard.
-            table: its placement when the operation was admitted.
+            reply: the frame of the reply; None if it was relayed.
+            table: the collection's routing table when the operation was admitted.
         """
         weight, self.remaining = self._gap, self._next_gap()
         if not self.is_enabled:
@@ -98,7 +92,7 @@ class KeyCounter:
             self._gap, self._samples = self._gap * 2, self._samples // 2
 
     def take(self) -> list[KeyRange]:
-        """The numbers so far; counting begins again."""
+        """Return the counts so far, and start from zero."""
         chunks, self._chunks = self._chunks, {}
         if self._samples < _SAMPLES_MAX // 4 and self._gap > GAP:
             self._gap //= 2
@@ -125,12 +119,12 @@ class KeyCounter:
         return self._owned(key_ranges(filter_document, table.key_pattern), shard, table)
 
     def _one_of(self, request: Request, name: bytes) -> bytes | None:
-        """A random document or statement; None if there is none, which mongod refuses."""
+        """Return a random document or statement; None if there is none, which mongod refuses."""
         documents = request.documents(name)
         return self._random.choice(documents) if documents else None
 
     def _filter(self, request: Request) -> bytes | None:
-        """The filter of an operation, of a random statement if it has several; None without one."""
+        """Return the operation's filter, or the filter of a random statement if it has several; None without one."""
         if request.name in _FILTERS:
             return request.raw_object(_FILTERS[request.name])
         if request.name in _STATEMENTS:
@@ -141,7 +135,7 @@ class KeyCounter:
         return None if span is None or span[0] != ARRAY else _first_match(request.body, span)
 
     def _owned(self, ranges: KeyRanges, shard: str, table: RoutingTable) -> RoutedChunk | None:
-        """A random chunk of this shard among those that overlap ranges."""
+        """Return a random chunk of this shard that overlaps the ranges."""
         if ranges.point is not None:
             return table.chunk_for_key(ranges.point)
         if ranges.is_everything:
@@ -167,10 +161,9 @@ def _first_match(body: bytes, pipeline: Span) -> bytes | None:
 
 
 def documents_in(reply: bytes) -> int:
-    """Documents in the first batch of a reply, or its ``n``; of many documents an estimate.
+    """Return the number of documents in the first batch of a reply, or its ``n``; large batches are estimated.
 
-    Raises:
-        InvalidBSONError: it is not well-formed.
+    Raises InvalidBSONError if the reply is not well-formed.
     """
     cursor = find(reply, b"cursor", BODY_AT)
     if cursor is None:

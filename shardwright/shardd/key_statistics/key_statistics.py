@@ -1,8 +1,8 @@
-"""Writing the numbers of each minute to the config servers.
+"""Writing the counts of each minute to the config servers.
 
-A shard daemon writes its own documents, through its client of the config servers. The alternative, config daemons that
-ask all shards each minute, would need a command of its own and lose the minutes of shards that they cannot reach.
-Lost documents are not written again: the numbers are estimates.
+A shard daemon writes its own documents, through its client of the config servers. If config daemons polled all shards
+each minute, that would need a command of its own and lose the minutes of unreachable shards. Lost documents are not
+written again, because the counts are estimates.
 """
 
 from datetime import UTC, datetime
@@ -33,16 +33,7 @@ _MINUTES_OF_HISTORY: Final = HISTORY_SECONDS // MINUTE_SECONDS
 
 
 class KeyStatistics:
-    """The key statistics of this shard daemon.
-
-    Args:
-        context: this shard daemon's context.
-        random: chooses operations.
-
-    Attributes:
-        counter: counts operations.
-        parameters: the server parameters.
-    """
+    """The key statistics of this shard daemon."""
 
     def __init__(self, context: ShardContext, random: Random) -> None:
         self.parameters = KeyStatisticsParameters()
@@ -53,18 +44,14 @@ class KeyStatistics:
         self._may_write: bool | None = None
 
     async def run(self) -> None:
-        """Write the numbers of each minute until cancelled."""
+        """Write the counts of each minute until cancelled."""
         while True:
             began = datetime.now(UTC)
             await trio.sleep(self.parameters.interval_seconds)
             await self.end_minute(began)
 
     async def end_minute(self, began: datetime) -> None:
-        """Write what was counted since a time, and each tenth time the history.
-
-        Args:
-            began: the time.
-        """
+        """Write the counts since ``began``, and every tenth time the history."""
         self.counter.is_enabled = self.parameters.is_enabled
         ranges = compressed(self.counter.take())
         if not self._minutes:
@@ -92,7 +79,7 @@ class KeyStatistics:
                 found = await catalog.command(
                     {"listCollections": 1, "filter": {"name": MINUTES, "options.capped": True}}, db="config"
                 )
-                # Config servers of MongoDB do not have it; an insert would create it without a limit.
+                # MongoDB's config servers do not have it; an insert would create it without a size limit.
                 self._may_write = bool(found["cursor"]["firstBatch"])
             if self._may_write:
                 await catalog.command({"insert": collection, "documents": [document]}, db="config")

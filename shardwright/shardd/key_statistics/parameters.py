@@ -7,11 +7,11 @@ from shardwright.sharding.key_statistics import MINUTE_SECONDS
 
 @dataclass
 class KeyStatisticsParameters:
-    """The parameters of one shard daemon.
+    """The key statistics parameters of one shard daemon.
 
     Attributes:
         is_enabled: whether operations are counted (``keyStatistics``).
-        interval_seconds: how often the numbers are written (``keyStatisticsIntervalSecs``).
+        interval_seconds: interval between writes of the counts (``keyStatisticsIntervalSecs``).
     """
 
     is_enabled: bool = True
