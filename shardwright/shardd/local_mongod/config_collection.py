@@ -1,4 +1,4 @@
-"""Collections of ``config`` that are private to one shard: what the next primary has to know of unfinished work."""
+"""Collections of ``config`` that are private to one shard and keep unfinished work for the next primary."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,23 +9,19 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.transport.cursor import DecodedCursor
 
 MAJORITY: Final[Mapping[str, Any]] = {"w": "majority", "wtimeout": 60_000}
-"""For everything that must not be lost, with MongoDB's time limit for such writes between servers."""
+"""Write concern for data that must not be lost, with MongoDB's time limit for such writes between servers."""
 
 LOCAL_WRITE_CONCERN: Final[Mapping[str, Any]] = {"w": 1}
-"""Does not wait for other members; mongod's default, the majority, would cost a flush of the journal each time."""
+"""Write concern that does not wait; mongod's default, the majority, would cost a journal flush each time."""
 
 
 _CONFIG: Final = "config"
 
 
 class ConfigCollection:
-    """One such collection, whose documents are found by their ``_id``. Writes wait for a majority by default.
+    """One such collection, keyed by ``_id``. Writes wait for a majority by default.
 
     All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
-
-    Args:
-        mongod: the local mongod.
-        name: the collection's name.
     """
 
     def __init__(self, mongod: LocalMongod, name: str) -> None:
@@ -33,14 +29,14 @@ class ConfigCollection:
         self._name = name
 
     async def all(self, *, may_be_secondary: bool = False) -> list[dict[str, Any]]:
-        """All documents; with ``may_be_secondary``, those that the local mongod has even if it is not primary."""
+        """Return all documents; with ``may_be_secondary`` also if the local mongod is not primary."""
         command: dict[str, Any] = {"find": self._name}
         if may_be_secondary:
             command["$readPreference"] = {"mode": "nearest"}
         return await self._read(command)
 
     async def all_at(self, time: Timestamp, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The documents that matched a query at a cluster time, on the local mongod whatever its role."""
+        """Return the documents that matched a query at a cluster time, from the local mongod in any role."""
         concern = {"level": "snapshot", "atClusterTime": time}
         preference = {"mode": "nearest"}
         return await self._read(
@@ -51,7 +47,7 @@ class ConfigCollection:
         return await DecodedCursor(self._mongod.command, _CONFIG, command).all_documents()
 
     async def get(self, identity: object) -> dict[str, Any] | None:
-        """The document with an ``_id``, None if there is none."""
+        """Return the document with an ``_id``, or None."""
         find = {"find": self._name, "filter": {"_id": identity}, "singleBatch": True}
         found: list[dict[str, Any]] = (await self._mongod.command(_CONFIG, find))["cursor"]["firstBatch"]
         return found[0] if found else None
@@ -66,8 +62,6 @@ class ConfigCollection:
         """Insert a document, or replace the one with its ``_id``.
 
         Args:
-            document: the document.
-            write_concern: which members must have it.
             gossip: the ``$clusterTime`` that the write must come after.
         """
         update = {"q": {"_id": document["_id"]}, "u": document, "upsert": True}
@@ -77,8 +71,8 @@ class ConfigCollection:
     async def change(self, identity: object, fields: Mapping[str, Any]) -> None:
         """Set fields of the document with an ``_id``, if it exists.
 
-        A document may be nested as deep as mongod allows, or deeper where it embeds one of a client: then it can be
-        stored, and single fields set, but not replaced.
+        A document that embeds a client's document may exceed mongod's nesting limit. It can be stored, and single
+        fields set, but it cannot be replaced.
         """
         update = {"q": {"_id": identity}, "u": {"$set": fields}}
         await self._mongod.write(_CONFIG, {"update": self._name, "updates": [update], "writeConcern": MAJORITY})

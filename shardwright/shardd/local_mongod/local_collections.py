@@ -1,4 +1,4 @@
-"""Describing, creating, changing and dropping collections on the local mongod."""
+"""Description, creation, change and removal of collections on the local mongod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from shardwright.wire.rawbson import decode_value, index
 from shardwright.wire.transport.cursor import DecodedCursor, RawCursor
 
 UNDROPPABLE: Final = frozenset({"system.js", "system.users"})
-"""Collections that mongod drops with their database alone, unless by an operation of the oplog."""
+"""Collections that mongod drops only with their database, or by an oplog operation."""
 
 _DROPPED_WITH_DATABASE: Final = UNDROPPABLE | {"system.profile"}
-"""``system.profile`` otherwise only while nothing profiles."""
+"""Collections that are not dropped one by one; mongod drops ``system.profile`` only while profiling is off."""
 
 _NOT_OF_VIEWS: Final = ("cappedSize", "cappedMax")
-"""Options of ``collMod`` that mongod 6.0.5 does not refuse for a view; it crashes."""
+"""Options of ``collMod`` that crash mongod 6.0.5 on a view; it does not refuse them."""
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
-"""Lets a secondary answer, too."""
+"""Read preference with which a secondary answers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,6 @@ class LocalCollection:
 
     Attributes:
         kind: ``collection``, ``view`` or ``timeseries``.
-        options: its options.
         uuid: its UUID; None for a view.
         id_index: the specification of the ``_id`` index; None for a view.
     """
@@ -47,7 +46,7 @@ class LocalCollection:
 
 
 async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection | None:
-    """The collection or view with a name, None if there is none."""
+    """Return the collection or view with a name, or None."""
     reply = await mongod.command(namespace.db, _listing(namespace))
     for entry in reply["cursor"]["firstBatch"]:
         raw_uuid = entry["info"].get("uuid")
@@ -57,14 +56,14 @@ async def describe(mongod: LocalMongod, namespace: Namespace) -> LocalCollection
 
 
 async def name_of(mongod: LocalMongod, db: str, uuid: UUID) -> str | None:
-    """The name of the collection that has a UUID, None if the database has no such collection."""
+    """Return the name of the collection with a UUID; None if the database has no such collection."""
     wanted = {"info.uuid": Binary.from_uuid(uuid)}
     reply = await mongod.command(db, {"listCollections": 1, "filter": wanted, **_NEAREST})
     return next((str(each["name"]) for each in reply["cursor"]["firstBatch"]), None)
 
 
 async def read_options(mongod: LocalMongod, namespace: Namespace) -> tuple[str, bytes] | None:
-    """The kind of the collection or view with a name, and its raw options; None if there is none."""
+    """Return the kind and raw options of the collection or view with a name, or None."""
     for entry in await RawCursor(mongod.pool.exchange, namespace.db, _listing(namespace)).all_documents():
         fields = index(entry)
         _, _, start, end = fields[b"options"]
@@ -81,7 +80,7 @@ def _listing(namespace: Namespace) -> dict[str, Any]:
 
 
 async def list_indexes(mongod: LocalMongod, namespace: Namespace) -> list[dict[str, Any]]:
-    """The specifications of a collection's indexes, at most 64; none if it does not exist."""
+    """Return the specifications of a collection's indexes, at most 64; none if it does not exist."""
     try:
         reply = await mongod.command(namespace.db, {"listIndexes": namespace.collection, **_NEAREST})
     except CommandError as error:
@@ -103,12 +102,10 @@ async def create(mongod: LocalMongod, namespace: Namespace, time_series: TimeSer
     """Create a collection with default options, unless it exists.
 
     Args:
-        mongod: the local mongod.
-        namespace: the collection.
         time_series: given for the buckets of a time-series collection, which is created as a whole.
 
     Raises:
-        CommandError: it cannot be created; NamespaceExists, something else has the name of a time-series collection.
+        CommandError: it cannot be created; NamespaceExists, the name of a time-series collection is taken.
     """
     creation: dict[str, Any] = {"create": namespace.collection}
     if time_series is not None:
@@ -133,21 +130,16 @@ async def create_with_uuid(
     """Create a collection with the UUID that it has on other shards, unless it exists.
 
     Args:
-        mongod: the local mongod.
-        namespace: the collection.
-        uuid: its UUID.
-        options: its options.
         id_index: the specification of its ``_id`` index; None for the default one.
 
     Raises:
         CommandError: InvalidUUID, another collection of that name exists; or mongod refuses.
-        BackendError: mongod does not answer.
     """
 
     async def attempt(max_time: Mapping[str, int]) -> None:
         existing = await describe(mongod, namespace)
         if existing is not None and existing.uuid != uuid and namespace.is_logical_sessions:
-            # mongod itself creates one for the sessions used on it, and uses the cluster's just the same.
+            # mongod creates one for its own sessions, and accepts the cluster's as a replacement.
             await mongod.command(namespace.db, {"drop": namespace.collection, "writeConcern": MAJORITY})
             existing = None
         if existing is None:
@@ -168,18 +160,14 @@ async def create_with_uuid(
 
 
 async def create_indexes(mongod: LocalMongod, namespace: Namespace, indexes: Sequence[Mapping[str, Any]]) -> None:
-    """Create indexes with the given specifications, unless they exist.
-
-    Raises:
-        CommandError: they cannot be created.
-    """
+    """Create indexes with the given specifications, unless they exist."""
     if indexes:
         create = {"createIndexes": namespace.collection, "indexes": list(indexes), "writeConcern": MAJORITY}
         await change(mongod, namespace, create)
 
 
 def specifications(indexes: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Convert indexes as ``listIndexes`` shows them into specifications for a collection with the same options.
+    """Convert indexes in the format of ``listIndexes`` to specifications for a collection with the same options.
 
     A listed index without a collation has the simple one; `create_indexes` would apply the collection's.
     """
@@ -189,10 +177,10 @@ def specifications(indexes: Iterable[Mapping[str, Any]], options: Mapping[str, A
 
 
 async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a command that changes the collection that exists now, by its UUID; returns the reply.
+    """Run a command that changes the current collection, by its UUID; return the reply.
 
-    A command that reaches mongod late thus does not change, or create, another collection of that name. For views and
-    time-series collections mongod does not accept a UUID.
+    The UUID prevents a command that reaches mongod late from changing, or creating, another collection of that name.
+    mongod does not accept a UUID for views and time-series collections.
 
     Raises:
         CommandError: CollectionUUIDMismatch, it was dropped meanwhile; InvalidOptions, it is a view, which cannot be
@@ -207,12 +195,12 @@ async def change(mongod: LocalMongod, namespace: Namespace, command: Mapping[str
 
 
 async def change_granularity(mongod: LocalMongod, buckets: Namespace, options: Mapping[str, Any]) -> None:
-    """Change the granularity of a time-series collection whose view is on this shard, too; may be repeated.
+    """Change the granularity of a time-series collection whose view is also on this shard. May be repeated.
 
-    mongod changes the view before the buckets, and once these have changed it leaves the view as it is.
+    mongod changes the view before the buckets, but once the buckets have changed it does not touch the view.
 
     Raises:
-        CommandError: InvalidOptions, the present one is coarser; or another error of mongod.
+        CommandError: InvalidOptions, the current granularity is coarser; or another error of mongod.
     """
     if buckets.is_time_series_buckets and await describe(mongod, buckets.measurements) is not None:
         modification = {"collMod": buckets.measurements.collection, "timeseries": options}
@@ -220,17 +208,17 @@ async def change_granularity(mongod: LocalMongod, buckets: Namespace, options: M
 
 
 def uuid_argument(namespace: Namespace, existing: LocalCollection | None) -> dict[str, Binary]:
-    """``collectionUUID`` for a command about a collection; nothing if mongod does not accept it."""
+    """Return ``collectionUUID`` for a command about a collection; empty if mongod does not accept it."""
     if existing is None or existing.uuid is None or namespace.is_time_series_buckets:
         return {}
     return {"collectionUUID": Binary.from_uuid(existing.uuid)}
 
 
 async def list_collections(mongod: LocalMongod, db: str) -> list[Namespace]:
-    """The collections of a database that can be dropped one by one, without views and what mongod alone drops.
+    """Return the collections of a database that can be dropped one by one, in an order that mongod accepts.
 
-    They are in an order in which mongod allows all of them to be dropped: ``system.views`` comes last, since it is kept
-    as long as there are buckets of time-series collections.
+    Views and the collections that only mongod drops are left out. ``system.views`` comes last, because mongod keeps it
+    while there are buckets of time-series collections.
     """
     listing = {"listCollections": 1, "filter": {"type": "collection"}}
     entries = await DecodedCursor(mongod.command, db, listing).all_documents()
@@ -247,11 +235,8 @@ async def has_collections(mongod: LocalMongod, db: str) -> bool:
 async def drop(mongod: LocalMongod, namespace: Namespace) -> None:
     """Drop the collection or view with a name, if it exists.
 
-    A collection is dropped by its UUID, so that a command that reaches mongod late does not take one that was created
-    since. mongod does not accept a UUID for views, time-series collections and their buckets.
-
-    Raises:
-        CommandError: it cannot be dropped.
+    A collection is dropped by its UUID, so that a command that reaches mongod late does not drop a new one of that
+    name. mongod does not accept a UUID for views, time-series collections and their buckets.
     """
     existing = await describe(mongod, namespace)
     if existing is None:

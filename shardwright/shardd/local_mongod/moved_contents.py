@@ -1,4 +1,4 @@
-"""Dropping what a database has on a shard that is not its primary shard: copies, or what has been copied from there."""
+"""Dropping and creating a moved database's contents on a shard that is not its primary shard (any more)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -18,12 +18,7 @@ VIEWS: Final = "system.views"
 
 
 async def drop_exactly(mongod: LocalMongod, collections: Sequence[tuple[Namespace, UUID]]) -> None:
-    """Drop the collections that have these names and UUIDs, if they exist.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Drop the collections with these names and UUIDs, if they exist."""
     for namespace, uuid in collections:
         if namespace.collection in local_collections.UNDROPPABLE:
             await mongod.global_lock.between_transactions(partial(_drop_by_operation, mongod, namespace, uuid))
@@ -46,12 +41,7 @@ async def _drop_by_operation(
 
 
 async def create_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> None:
-    """Create views, given as documents of ``system.views``.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Create views, given as documents of ``system.views``."""
     namespace = Namespace(db, VIEWS)
     if views:
         await local_collections.create(mongod, namespace)
@@ -59,12 +49,7 @@ async def create_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> 
 
 
 async def drop_views(mongod: LocalMongod, db: str, names: Collection[str]) -> None:
-    """Drop views, given their namespaces, and ``system.views`` itself if none is left; mongod keeps it empty.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Drop views by namespace, then ``system.views`` if it is empty, because mongod keeps it."""
     namespace = Namespace(db, VIEWS)
     if await local_collections.describe(mongod, namespace) is None:
         return
@@ -75,7 +60,7 @@ async def drop_views(mongod: LocalMongod, db: str, names: Collection[str]) -> No
 
 
 async def _change_views(mongod: LocalMongod, namespace: Namespace, op: str, views: Sequence[bytes]) -> None:
-    """Insert or delete documents as mongod itself does; it refuses other writes of ``system.views``."""
+    """Insert or delete documents as oplog operations, because mongod refuses other writes of ``system.views``."""
     operations = [{"op": op, "ns": str(namespace), "o": raw_document(view)} for view in views]
 
     async def attempt(max_time: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Comparing the options of a collection on two mongods. No I/O."""
+"""Comparison of a collection's options on two mongods. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,12 +15,12 @@ MODIFIABLE: Final[Mapping[str, Any]] = {
 
 
 def option_value(name: str, options: Mapping[str, Any]) -> object:
-    """The value of an option, its default if it is left out."""
+    """Return the value of an option, or its default if it is left out."""
     return options.get(name, MODIFIABLE.get(name))
 
 
 def different_options(options: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-    """The sorted names of the options whose values differ, as ``listCollections`` shows them; the UUID is none."""
+    """Return the sorted names of options that differ, in the format of ``listCollections``. The UUID is ignored."""
     names = {*options, *others} - {"uuid"}
     return sorted(name for name in names if not _is_same(name, options, others))
 

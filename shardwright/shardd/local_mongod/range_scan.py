@@ -1,4 +1,4 @@
-"""Reading a range of shard key values through an index, and cursors that return raw documents."""
+"""Reads of a range of shard key values through an index, and cursors that return raw documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.cursor import REPLY_SECONDS_MAX, RawCursor
 
 OWN_CURSOR_COMMENT: Final = {"shardwright": "migration"}
-"""The ``comment`` of migrations' cursors, so that no range deletion waits for one that a killed daemon left behind."""
+"""The ``comment`` of migrations' cursors. Range deletions ignore such a cursor if a killed daemon left it behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardKeyIndex:
-    """An index through which ranges of a shard key can be read.
+    """An index that supports ranges of a shard key.
 
     Attributes:
-        name: its name, for hints, as there may be several indexes with the same key.
+        name: its name, for hints, because several indexes may have the same key.
         key: its key, which begins with the fields of the shard key.
     """
 
@@ -34,11 +34,7 @@ class ShardKeyIndex:
 
     @classmethod
     async def find(cls, mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern) -> "ShardKeyIndex":
-        """The first index of a collection that supports the shard key.
-
-        Raises:
-            CommandError: IndexNotFound, there is none.
-        """
+        """Return the first index of a collection that supports the shard key, or raise IndexNotFound."""
         for index in await list_indexes(mongod, namespace):
             if pattern.is_supported_by_index(index):
                 return cls(index["name"], index["key"])
@@ -47,17 +43,15 @@ class ShardKeyIndex:
     def scans(
         self, pattern: ShardKeyPattern, wanted: ChunkRange, from_key: bytes | None = None
     ) -> list[dict[str, Any]]:
-        """The arguments of one or two ``find`` commands that return the documents of a range in the index's order.
+        """Return the arguments of one or two ``find`` commands that read a range in the index's order.
 
-        A key that is MaxKey throughout belongs to the last chunk, though it is not below that chunk's bound, and even a
-        scan without an upper bound ends before it; so it needs a query of its own.
+        A key of only MaxKey belongs to the last chunk, although it is not below that chunk's bound. Even a scan without
+        an upper bound ends before it, so it needs a query of its own.
 
         Args:
-            pattern: the shard key.
-            wanted: the range.
             from_key: a shard key document, not below the range, at which to start; by default the range's beginning.
         """
-        # The index orders strings as the shard key does, unlike possibly the collection's default collation.
+        # The index orders strings as the shard key does; the collection's default collation may not.
         common = {"hint": self.name, "collation": {"locale": "simple"}}
         scans: list[dict[str, Any]] = []
         if from_key is None or pattern.key_bytes(from_key) < wanted.max_key:  # else mongod refuses the bounds
@@ -67,14 +61,14 @@ class ShardKeyIndex:
         return scans
 
     def bound(self, bound: bytes) -> Mapping[str, Any]:
-        """A bound of the shard key, extended to all fields of the index: before all entries with that shard key."""
+        """Extend a bound of the shard key to all fields of the index, before all entries with that shard key."""
         given = len(list(rawbson.spans(bound)))
         rest = {name: _first(direction) for name, direction in list(self.key.items())[given:]}
         return rawbson.raw_document(rawbson.append(bound, rawbson.encode_elements(rest)) if rest else bound)
 
 
 def _first(direction: object) -> object:
-    """The value that sorts first in an index field with this direction."""
+    """Return the value that sorts first in an index field with this direction."""
     is_descending = isinstance(direction, int | float) and direction < 0
     return bson.MaxKey() if is_descending else bson.MinKey()
 
@@ -87,7 +81,7 @@ def find_cursor(
     options: Mapping[str, Any] | None = None,
     reply_seconds_max: float = REPLY_SECONDS_MAX,
 ) -> RawCursor:
-    """The cursor of a ``find`` with these arguments; for `options` and `reply_seconds_max` see `Cursor`."""
+    """Return the cursor of a ``find`` with these arguments; for `options` and `reply_seconds_max` see `Cursor`."""
     find = {"find": namespace.collection, **arguments}
     return RawCursor(mongod.pool.exchange, namespace.db, find, options=options, reply_seconds_max=reply_seconds_max)
 
@@ -99,27 +93,21 @@ def migration_cursor(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> RawCursor:
-    """As `find_cursor`, marked as one of a migration, so that nothing waits for it if it outlives a killed daemon."""
+    """Return a `find_cursor` marked as a migration's, so that range deletions ignore one left by a killed daemon."""
     return find_cursor(mongod, namespace, {"comment": OWN_CURSOR_COMMENT, **arguments}, options=options)
 
 
 async def all_documents(mongod: LocalMongod, namespace: Namespace, arguments: Mapping[str, Any]) -> list[bytes]:
-    """All documents that a ``find`` returns.
-
-    Raises:
-        CommandError: mongod refuses, or the cursor was killed.
-        BackendError: mongod does not answer.
-    """
+    """Return all documents of a ``find``."""
     return await find_cursor(mongod, namespace, arguments).all_documents()
 
 
 async def is_range_empty(
     mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> bool:
-    """Whether no document has a shard key in a range, according to an index that supports the shard key.
+    """Whether a range has no documents, according to an index that supports the shard key.
 
-    Raises:
-        CommandError: IndexNotFound, there is no such index.
+    Raises IndexNotFound if there is no such index.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     for scan in index.scans(pattern, wanted):

@@ -1,19 +1,19 @@
 """The sessions reserved for the writes of migrations: cloned and changed documents, and range deletions.
 
 Users' change streams must not show documents moving. So these writes are made in transactions of sessions with known
-ids, and change streams that are opened through a shard daemon leave out events whose ``lsid.id`` is one of
-`RESERVED_SESSION_IDS`. (A transaction also inserts at full speed where the same ``_id`` was deleted a moment ago.)
+ids. Change streams opened through a shard daemon leave out events whose ``lsid.id`` is one of `RESERVED_SESSION_IDS`.
+(A transaction also inserts at full speed where the same ``_id`` was deleted a moment ago.)
 
-A transaction that was cut off by a cancellation, a broken connection or the end of a former daemon may still be open
-in mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher number
-begins only when the previous one is over, and ends it if it is open. So a write that was given up cannot appear
-after a task has cleaned up.
+A transaction interrupted by a cancellation, a broken connection or the end of a former daemon may still be open in
+mongod. Before anything else is written, each such session is *settled*: an empty transaction with a higher number
+begins only when the previous one is over, and ends it if it is open. So an abandoned write cannot appear after a task
+has cleaned up.
 
-Numbers follow those that the mongod has seen, which it names when it refuses a lower one. They owe nothing to
-clocks, which may go back.
+Transaction numbers continue from the highest that mongod has seen, which mongod names when it refuses a lower one. They
+do not depend on clocks, which may go back.
 
-mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded; and
-no user's change stream covers them. There the same writes are made without transactions.
+mongod does not support transactions on its internal databases, where ``config.system.sessions`` can be sharded. Users'
+change streams do not cover them, so the same writes are made there without transactions.
 
 An ``insert`` would change a document with a top-level ``Timestamp(0, 0)``, which mongod replaces by the present. A
 document may contain one nevertheless, since updates can set it, and then its copy on another shard needs it too.
@@ -43,16 +43,16 @@ from shardwright.wire.rawbson import TIMESTAMP, decode_document, encode_document
 
 _EMPTY: Final = bytes(8)
 _SIGN: Final = b"\0" + _EMPTY
-"""The end of a name and an empty timestamp, or possibly something else. Documents without it need no closer look."""
+"""The end of a name and an empty timestamp, possibly a false match. Documents without it need no closer look."""
 
 
 def restoring_updates(documents: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The statements of an ``update`` that restore inserted documents; mostly none."""
+    """Return the statements of an ``update`` that restore inserted documents; mostly none."""
     return [_verbatim(document) for document in documents if has_empty_timestamp(document)]
 
 
 def has_empty_timestamp(document: bytes) -> bool:
-    """Whether it is such a document."""
+    """Whether a document has a top-level ``Timestamp(0, 0)`` outside ``_id``."""
     return _SIGN in document and any(
         kind == TIMESTAMP and name != b"_id" and document[start:end] == _EMPTY
         for name, (kind, _, start, end) in spans(document)
@@ -60,7 +60,7 @@ def has_empty_timestamp(document: bytes) -> bool:
 
 
 def _verbatim(document: bytes) -> dict[str, Any]:
-    """The statement that restores a document, by an expression, in which mongod does not replace timestamps."""
+    """Return the statement that restores a document by an expression, where mongod does not replace timestamps."""
     kind, _, start, end = next(span for name, span in spans(document) if name == b"_id")
     identity = raw_document(wrap_value(kind, document[start:end], b"$eq"))
     return {"q": {"_id": identity}, "u": [{"$replaceWith": {"$literal": raw_document(document)}}]}
@@ -71,21 +71,25 @@ logger = get_logger("shardd.reserved_sessions")
 Result = TypeVar("Result")
 
 _FENCE: Final = Namespace("shardwright", "fence")
-"""A collection that need not exist: an empty transaction reads it."""
+"""A collection for the empty transaction to read; it need not exist."""
 
 _NUMBER_IS_TAKEN: Final = frozenset({ErrorCode.TransactionTooOld, ErrorCode.ConflictingOperationInProgress})
 _NEWEST_NUMBER: Final = re.compile(r"because a newer .*txnNumber:? (\d+)")
-"""In the message of TransactionTooOld. mongod stores only the numbers of transactions that wrote, so no query tells."""
+"""Pattern of the number in TransactionTooOld. No query returns it: mongod stores only transactions that wrote."""
 
 _NUMBERS_LEFT_OUT: Final = 1_000
-"""A former process may have sent a few more commands that mongod has not read yet."""
+"""Distance from the newest number, because mongod may yet receive a few more commands of a former process."""
 
 _TRANSIENT_ATTEMPTS_MAX: Final = 10
 _ABORT_SECONDS_MAX: Final = 1.0
 
 
 class ReservedSession:
-    """One of the reserved sessions, lent to one task."""
+    """One of the reserved sessions, lent to one task.
+
+    Its methods raise CommandError if a statement fails. WriteConcernFailed means that the statements were run. After
+    BackendError, they may have been run or not.
+    """
 
     def __init__(self, mongod: LocalMongod, session_id: UUID) -> None:
         self._mongod = mongod
@@ -100,12 +104,7 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> None:
-        """Insert raw documents, all or none, unchanged and bypassing the collection's validator.
-
-        Raises:
-            CommandError: DuplicateKey or any other error of an insert; WriteConcernFailed, they were inserted.
-            BackendError: mongod does not answer; they may have been inserted or not.
-        """
+        """Insert raw documents, all or none, unchanged and bypassing the collection's validator."""
 
         if namespace.is_internal:
             operations = [{"op": "i", "ns": str(namespace), "o": raw_document(document)} for document in documents]
@@ -133,12 +132,7 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> int:
-        """Run the statements ``{q, limit, …}`` of a ``delete``, all or none; returns the number of deleted documents.
-
-        Raises:
-            CommandError: a statement failed; WriteConcernFailed, they have been run.
-            BackendError: mongod does not answer; they may have been run or not.
-        """
+        """Run the statements ``{q, limit, …}`` of a ``delete``, all or none; return the number of deleted documents."""
         delete = {"delete": namespace.collection, "deletes": statements}
         (reply,) = await self.run(namespace.db, [delete], write_concern=write_concern)
         return int(reply["n"])
@@ -146,12 +140,10 @@ class ReservedSession:
     async def write_alone(self, db: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run a write command as a retryable write of the session, for collections that no transaction may write.
 
-        Its entries in the oplog have the id of the session too. It must not have statements with ``multi`` or
-        ``limit: 0``.
+        Its oplog entries have the session id too. It must not have statements with ``multi`` or ``limit: 0``.
 
         Raises:
-            CommandError: the command failed, or its first item that did.
-            BackendError: mongod does not answer.
+            CommandError: the command failed, or the error of its first failed item.
         """
         self.is_settled = False
         self._number += 1
@@ -163,12 +155,7 @@ class ReservedSession:
     async def run(
         self, db: str, bodies: Sequence[Mapping[str, Any]], *, write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN
     ) -> list[dict[str, Any]]:
-        """Run several statements in one transaction; returns the decoded replies.
-
-        Raises:
-            CommandError: a statement failed; WriteConcernFailed, they have been run.
-            BackendError: mongod does not answer; they may have been run or not.
-        """
+        """Run several statements in one transaction; return the decoded replies."""
 
         if Namespace(db).is_internal:
             return [await self._mongod.write(db, {**body, "writeConcern": write_concern}) for body in bodies]
@@ -185,13 +172,9 @@ class ReservedSession:
         *,
         write_concern: Mapping[str, Any] = LOCAL_WRITE_CONCERN,
     ) -> Result:
-        """Run ``work`` in a transaction and commit it; returns the result of ``work``.
+        """Run ``work`` in a transaction and commit it; return the result of ``work``.
 
         A transaction that fails with a ``TransientTransactionError``, such as a write conflict, is repeated.
-
-        Raises:
-            CommandError: a statement failed; WriteConcernFailed, it was committed, but the write concern was not met.
-            BackendError: mongod does not answer; it may have been committed or not.
         """
         attempt, backoff = 1, Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
@@ -217,12 +200,7 @@ class ReservedSession:
             attempt += 1
 
     async def settle(self) -> None:
-        """Return when no earlier transaction of this session is open, no matter which process began it.
-
-        Raises:
-            CommandError: mongod is not primary.
-            BackendError: mongod does not answer.
-        """
+        """Return when no earlier transaction of this session is open, no matter which process began it."""
 
         async def read_nothing(transaction: Transaction) -> None:
             await transaction.run(_FENCE.db, {"find": _FENCE.collection, "limit": 1, "singleBatch": True})
@@ -243,7 +221,7 @@ class ReservedSession:
                 logger.info("Could not abort a transaction of a migration", error=str(error))
 
     def _learn_number(self, refusal: CommandError) -> None:
-        """Continue above the numbers of another process that has used this session; it may have had another primary."""
+        """Continue above the numbers of another process that used this session, possibly on another primary."""
         newest = _NEWEST_NUMBER.search(refusal.message)
         if newest is not None:
             self._number = int(newest[1]) + _NUMBERS_LEFT_OUT
@@ -259,12 +237,12 @@ class ReservedSessions:
         self._settling = trio.Lock()
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Have all sessions settled again before they are used: other primaries may have used higher numbers."""
+        """Mark all sessions unsettled, because other primaries may have used higher numbers."""
         for session in self._sessions:
             session.is_settled = False
 
     def end_term(self) -> None:
-        """Do nothing."""
+        """Do nothing: a term leaves nothing to stop."""
 
     @property
     def waiting_count(self) -> int:
@@ -273,12 +251,7 @@ class ReservedSessions:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[ReservedSession]:
-        """Lend a session to the block, after waiting for a free one if necessary.
-
-        Raises:
-            CommandError: a session whose transaction was cut off could not be settled.
-            BackendError: mongod does not answer.
-        """
+        """Lend a session to the block, after waiting for a free one and settling interrupted ones if necessary."""
         session = await self._take()
         try:
             yield session
@@ -287,7 +260,7 @@ class ReservedSessions:
             self._waiting.unpark()
 
     async def _take(self) -> ReservedSession:
-        """A free session, once all free ones are settled. Those in use are settled when they come back."""
+        """Return a free session once all free ones are settled. Those in use are settled after their return."""
         while True:
             while not self._free:
                 await self._waiting.park()

@@ -30,11 +30,7 @@ def is_ok(reply: bytes) -> bool:
 
 
 def check_reply(reply: bytes) -> None:
-    """Raise the error in a reply: of the command, of one of its items, or of its write concern.
-
-    Raises:
-        CommandError: that error.
-    """
+    """Raise the error of a command, of one of its items, or of its write concern."""
     if is_ok(reply) and find(reply, b"writeErrors") is None and find(reply, b"writeConcernError") is None:
         return
     decoded = decode_document(reply)
@@ -44,11 +40,7 @@ def check_reply(reply: bytes) -> None:
 
 
 def required_array(reply: bytes, name: bytes) -> Span:
-    """Find an array in a reply.
-
-    Raises:
-        CommandError: FailedToParse, there is none.
-    """
+    """Find an array in a reply, or raise FailedToParse."""
     span = find(reply, name)
     if span is None or span[0] != ARRAY:
         raise CommandError(ErrorCode.FailedToParse, f"the reply has no array '{name.decode()}'")
@@ -59,7 +51,7 @@ _ENDED: Final = frozenset({ErrorCode.NoSuchTransaction, ErrorCode.TransactionCom
 
 
 class Transaction:
-    """One open transaction. Statements are run one after the other."""
+    """One open transaction. Statements are run one after the other. BackendError means that mongod does not answer."""
 
     def __init__(self, mongod: LocalMongod, lsid: Mapping[str, Any], number: int) -> None:
         self._mongod = mongod
@@ -69,20 +61,18 @@ class Transaction:
     async def run(
         self, db: str, body: Mapping[str, Any], sequence: tuple[bytes, Sequence[bytes]] | None = None
     ) -> bytes:
-        """Run one statement; returns the raw body of the reply.
+        """Run one statement; return the raw body of the reply.
 
-        If the task works for a term, the statement fails in any other. So a transaction is committed only in the term
-        of its statements, as mongod aborts open transactions when it steps down.
+        If the task works for a term, the statement fails in any other. A transaction therefore commits only in the term
+        of its statements, because mongod aborts open transactions when it steps down.
 
         Args:
-            db: the database.
             body: the command without session and transaction fields.
             sequence: name and raw documents of an argument that is sent as a document sequence.
 
         Raises:
             CommandError: the statement, or one of its items, failed; InterruptedDueToReplStateChange, the term is over.
                 In either case the transaction can only be aborted.
-            BackendError: mongod does not answer.
         """
         await self._mongod.check_term_before()
         reply = await self._exchange(db, body, sequence)
@@ -103,26 +93,16 @@ class Transaction:
         return response_body(await self._mongod.pool.exchange(frame))
 
     async def commit(self, write_concern: Mapping[str, Any]) -> None:
-        """Commit it.
-
-        Raises:
-            CommandError: it could not be committed; WriteConcernFailed, it was, but the write concern was not met.
-            BackendError: mongod does not answer.
-        """
+        """Commit the transaction; after WriteConcernFailed it is committed, but the write concern was not met."""
         if self._has_begun:
             await self.run("admin", {"commitTransaction": 1, "writeConcern": write_concern})
 
     async def abort(self) -> None:
-        """Abort it, unless it has already ended.
-
-        Raises:
-            CommandError: it could not be aborted.
-            BackendError: mongod does not answer.
-        """
+        """Abort the transaction, unless it has already ended."""
         if not self._has_begun:
             return
         try:
-            # In any term: without a check that could fail.
+            # In any term, so without a term check that could fail.
             check_reply(await self._exchange("admin", {"abortTransaction": 1}))
         except CommandError as error:
             if error.code not in _ENDED:

@@ -1,4 +1,4 @@
-"""The index that a sharded collection needs: finding it among the existing ones, or creating it.
+"""The index that supports a shard key: found among the existing ones, or created.
 
 The rules come from MongoDB 6.0's ``shardCollection``.
 """
@@ -26,10 +26,9 @@ async def ensure_shard_key_index(
     has_default_collation: bool,
     may_create: bool,
 ) -> None:
-    """Make sure that an index supports the shard key.
+    """Find or create an index that supports the shard key.
 
     Args:
-        mongod: the local mongod.
         namespace: an existing collection.
         pattern: its future shard key.
         unique: whether an existing index must be unique and have exactly the key.
@@ -68,7 +67,7 @@ def has_supporting_index(
 
     Raises:
         CommandError: InvalidOptions, a shard could not enforce the uniqueness of an existing index by itself, or a
-            shard key index is not unique though it has to be.
+            shard key index is not unique although it has to be.
     """
     for index in indexes:
         if not pattern.allows_uniqueness_of(index):
@@ -96,7 +95,7 @@ def has_supporting_index(
 
 
 def index_specification(pattern: ShardKeyPattern, *, unique: bool, has_default_collation: bool) -> dict[str, Any]:
-    """The specification of an index on exactly the shard key."""
+    """Return the specification of an index on exactly the shard key."""
     specification: dict[str, Any] = {"key": decode_document(pattern.document), "name": pattern.index_name}
     if unique:
         specification["unique"] = True
