@@ -1,8 +1,8 @@
-"""Holding a namespace during a change that no operation may see half done.
+"""Critical sections that hold a namespace during a change that no operation may see half done.
 
-A running write may take minutes: an index build, an update of all documents, a write concern that cannot be met.
-Others must not wait that long for a change that waits for it, so every wait here is bounded. MongoDB waits five minutes
-for a DDL lock, and then answers LockBusy.
+A running write may take minutes: an index build, an update of all documents, a write concern that cannot be met. Other
+operations must not wait that long for the change, so every wait here is bounded, and then fails with LockBusy. MongoDB
+waits five minutes for a DDL lock before that error.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -23,29 +23,28 @@ CRITICAL_SECTIONS: Final = "collection_critical_sections"
 """The collection of ``config`` with the critical sections that the next primary has to restore, by namespace."""
 
 DRAIN_SECONDS_MAX: Final = 0.5
-"""How long new writes wait for running writes before they are admitted again."""
+"""Time that new writes wait for running writes before they are admitted again."""
 
 TRANSACTION_SECONDS_MAX: Final = 5.0
-"""How long a statement of a transaction waits for a critical section, which usually lasts less than a tenth of that."""
+"""Time that a transaction's statement waits for a critical section, which usually lasts less than a tenth of it."""
 
 _TRANSACTION_DRAIN_SECONDS_MAX: Final = TRANSACTION_SECONDS_MAX + 1.0
-"""How much longer they wait if transactions are left, which may be waiting for the same change elsewhere. Other writes
-may be waiting for these."""
+"""Extended wait if open transactions remain, because they may be waiting for the same change on another shard.
+
+Not longer, because other writes may be waiting for these transactions.
+"""
 
 HOLD_SECONDS_MAX: Final = 300.0
-"""How long to keep trying before LockBusy."""
+"""Time to keep trying before LockBusy."""
 
 
 @asynccontextmanager
 async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
     """Block writes, wait for running writes, then block reads, until the block ends.
 
-    If the running writes do not end soon, new ones are admitted again and all of this is retried later. At the end
-    the namespace's metadata is forgotten unless it was refreshed in the block, so that operations that waited see the
-    present state.
-
-    Raises:
-        CommandError: LockBusy, a write did not end in time.
+    If the running writes do not end soon, new ones are admitted again and the whole sequence is retried later. At the
+    end the namespace's metadata is dropped unless it was refreshed in the block, so that waiting operations use current
+    metadata.
     """
     await _block_writes(state, reason)
     with _closed(state):
@@ -53,14 +52,11 @@ async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> 
 
 
 async def enter_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> None:
-    """As `held_exclusively`, until `leave`, for a coordinator that ends the critical section by another command.
+    """Run `held_exclusively` until `leave`, for a coordinator that ends the critical section by another command.
 
-    If the section with this reason is on already, nothing changes. Other shards have entered it, or do so meanwhile;
-    transactions that are inside here, and wait there, end soon. If new ones were admitted earlier, these would wait
-    there as well, and because clients repeat a failed transaction at once, there would always be some.
-
-    Raises:
-        CommandError: LockBusy, a write did not end in time.
+    Does nothing if the section with this reason is already in effect. The other shards enter the same section;
+    transactions that are open here and wait there end soon. If new ones were admitted here first, they would wait there
+    as well. Clients repeat a failed transaction at once, so there would always be some.
     """
     section = state.critical_section
     if section is None or section.reason != reason or not section.blocks_reads:
@@ -69,13 +65,13 @@ async def enter_exclusively(state: NamespaceState, reason: Mapping[str, Any]) ->
 
 
 async def restore(state: NamespaceState, reason: Mapping[str, Any]) -> None:
-    """Enter a critical section that an earlier primary has entered; no operation has been admitted since."""
+    """Enter a critical section of an earlier term again; no operation has been admitted since."""
     await state.enter_section(reason)
     state.block_reads()
 
 
 def leave(state: NamespaceState, reason: Mapping[str, Any]) -> None:
-    """End the critical section with a reason, if it is on."""
+    """End the critical section with this reason, if it is in effect."""
     if state.critical_section is not None and state.critical_section.reason == reason:
         state.release()
 
@@ -96,10 +92,7 @@ async def _block_writes(state: NamespaceState, reason: Mapping[str, Any], transa
 async def closed(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
     """Block writes and reads until the block ends, without waiting for running ones.
 
-    This is for a drop, which ends them itself (see `shardd.ddl.participants.drop_here`).
-
-    Raises:
-        CommandError: LockBusy, another critical section was not released in time.
+    Used by a drop, which ends them itself (see `shardd.ddl.participants.drop_here`).
     """
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
         await state.enter_section(reason)
@@ -113,9 +106,7 @@ async def _try_block_writes(state: NamespaceState, reason: Mapping[str, Any], tr
     """Enter a critical section and wait a short time for running writes; leave it again if they do not end.
 
     Args:
-        state: the namespace.
-        reason: the section's.
-        transaction_seconds: how much longer to wait if transactions are left.
+        transaction_seconds: additional wait if open transactions remain.
     """
     is_drained = False
     try:

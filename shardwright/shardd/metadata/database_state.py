@@ -1,4 +1,4 @@
-"""What a shard knows about one database: the entry in the catalog, with its version."""
+"""A shard's metadata of one database: its catalog entry and version."""
 
 import time
 from math import inf
@@ -19,13 +19,11 @@ class DatabaseState:
     """The state of one database on this shard.
 
     Attributes:
-        name: the database's name.
         entry: its entry in the catalog; None if it is unknown or does not exist.
-        accepted: raw ``databaseVersion`` values that are known to match.
-        critical_section: the one that is on, if any.
+        accepted: raw ``databaseVersion`` values that have matched.
         is_moving: whether its collections are being copied to another shard, so that none may be created.
-        last_arrival: when a copy of its collections was last completed here, by the monotonic clock.
-        generation: incremented whenever the entry is forgotten, which shows whether a refresh began before that.
+        last_arrival: monotonic time of the last completed copy of its collections to this shard.
+        generation: incremented whenever the entry is dropped, so that a refresh that began earlier is detected.
     """
 
     __slots__ = (
@@ -56,13 +54,13 @@ class DatabaseState:
         return self.entry is None and self.last_arrival == -inf
 
     def learn(self, entry: DatabaseEntry | None) -> None:
-        """Set the entry that was read from the catalog; None if the database does not exist."""
+        """Set the entry read from the catalog; None if the database does not exist."""
         self.entry = entry
         EPOCH.bump()
         self.accepted = set() if entry is None else {entry.version.raw}
 
     def forget(self) -> None:
-        """Forget the entry, which may be out of date."""
+        """Drop the entry, which may be stale."""
         self.generation += 1
         EPOCH.bump()
         self.entry = None
@@ -73,11 +71,7 @@ class DatabaseState:
         self.last_arrival = time.monotonic()
 
     def check(self, raw: bytes, received: DatabaseVersion) -> None:
-        """Refuse a version that does not match, and remember the bytes of one that does.
-
-        Raises:
-            StaleError: StaleDbVersion.
-        """
+        """Compare a version with the shard's, and cache the bytes of one that matches; else raise StaleDbVersion."""
         wanted = None if self.entry is None else self.entry.version
         if wanted is None or not received.matches(wanted):
             stale = wanted is None or wanted.is_older_than(received)
@@ -87,7 +81,7 @@ class DatabaseState:
         self.accepted.add(raw)
 
     def release(self) -> None:
-        """End the critical section, if one is on."""
+        """End the critical section, if one is in effect."""
         section, self.critical_section = self.critical_section, None
         if section is not None:
             section.release()

@@ -1,7 +1,7 @@
-"""This shard's part of the catalog, persisted in ``config.cache.*`` of its mongod, without operations waiting for it.
+"""This shard's part of the catalog, persisted in ``config.cache.*`` of its mongod in the background.
 
-The primary writes it, so that secondaries have it by replication and a restart does not begin with nothing. While the
-chunks of a collection are being written, its entry has ``refreshing: true``; reads during that time have to be
+Only the primary writes it. Secondaries receive it by replication, and a restarted daemon does not start empty. While
+the chunks of a collection are being written, its entry has ``refreshing: true``; reads during that time have to be
 repeated.
 """
 
@@ -50,21 +50,20 @@ class MetadataStore:
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
-        # What is persisted, as far as this process has written or read it as primary: only differences are written, so
-        # that secondaries do not refresh without need.
+        # The persisted metadata that this process has written, or read as primary. Only differences are written,
+        # because each write makes secondaries refresh.
         self._persisted: dict[str, RoutingTable | None] = {}
         self._persisted_databases: dict[str, DatabaseEntry | None] = {}
 
     def forget(self) -> None:
-        """Forget what is persisted, as another primary may have written since."""
+        """Drop the copy of the persisted metadata, because another primary may have written since."""
         self._persisted.clear()
         self._persisted_databases.clear()
 
     async def load_collection(self, namespace: str, after: Timestamp | None = None) -> RoutingTable | None:
-        """The persisted routing table of a collection, None if there is none.
+        """Return the persisted routing table of a collection, or None.
 
         Args:
-            namespace: the collection.
             after: an operation time to read after, such as the time of the primary's last write.
 
         Raises:
@@ -83,10 +82,9 @@ class MetadataStore:
         )
 
     async def load_own_collection(self, namespace: str) -> RoutingTable | None:
-        """Like `load_collection`, for the primary, the only writer: ignores what a former one left half written.
+        """Return the persisted routing table for the primary, which ignores a former primary's unfinished write.
 
-        Raises:
-            CommandError: mongod refuses.
+        The primary is the only writer, so it need not wait as `load_collection` does.
         """
         entry = await self._entry(namespace, None)
         return None if entry is None or entry.refreshing else await self.load_collection(namespace)
@@ -123,17 +121,17 @@ class MetadataStore:
         self._persisted[namespace] = table
 
     async def count_critical_section(self, namespace: str) -> None:
-        """Change a collection's entry, if it exists, so that secondaries notice that its placement may change."""
+        """Change a collection's entry, if it exists, to notify secondaries that its placement may change."""
         update = {"q": {"_id": namespace}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
         await self._write({"update": CACHE_COLLECTIONS.collection, "updates": [update], "writeConcern": {"w": 1}})
 
     async def count_database_critical_section(self, db: str) -> None:
-        """Change a database's entry, if it exists, so that secondaries notice that its primary shard may change."""
+        """Change a database's entry, if it exists, to notify secondaries that its primary shard may change."""
         update = {"q": {"_id": db}, "u": {"$inc": {"enterCriticalSectionCounter": 1}}}
         await self._write({"update": CACHE_DATABASES.collection, "updates": [update], "writeConcern": {"w": 1}})
 
     async def load_database(self, db: str, after: Timestamp | None = None) -> DatabaseEntry | None:
-        """The persisted entry of a database, None if there is none."""
+        """Return the persisted entry of a database, or None."""
         documents = await self._find(CACHE_DATABASES.collection, {"_id": db}, after)
         if not documents:
             return None
@@ -157,8 +155,8 @@ class MetadataStore:
     async def _has(self, namespace: str, table: RoutingTable | None) -> bool:
         """Whether a former primary has persisted the same routing table.
 
-        Writing it again would make each secondary refresh, and its reads wait for that. With a frozen member, the
-        dozen majority writes of one collection take half a minute.
+        Writing it again would make each secondary refresh, and its reads wait for the refresh. With a frozen member,
+        the dozen majority writes of one collection take half a minute.
         """
         entry = await self._entry(namespace, None)
         if entry is None:
@@ -170,7 +168,7 @@ class MetadataStore:
         return CachedCollection.from_document(_decode(documents[0])) if documents else None
 
     async def _builder(self, cached: CachedCollection, after: Timestamp | None) -> RoutingTableBuilder:
-        """A builder that has the cached chunks."""
+        """Return a builder with the cached chunks."""
         builder = RoutingTableBuilder(cached.for_routing())
         chunks = cache_chunks_namespace(cached.namespace).collection
         async with self._cursor(chunks, {}, after, sort={"_id": 1}) as cursor:
@@ -182,7 +180,7 @@ class MetadataStore:
         return builder
 
     async def _find(self, collection: str, query: Mapping[str, Any], after: Timestamp | None) -> list[bytes]:
-        """All documents that a query returns on the local mongod, whatever its role."""
+        """Return all documents that match a query on the local mongod in any role."""
         return await self._cursor(collection, query, after).all_documents()
 
     def _cursor(
@@ -196,7 +194,7 @@ class MetadataStore:
         }
         if after is not None:
             command["readConcern"] = {"level": "local", "afterClusterTime": after}
-            # It is the primary's time. A secondary refuses to wait for a time that it has not yet heard of.
+            # This is the primary's time. A secondary refuses to wait for a time that it has not received by gossip.
             command["$clusterTime"] = signed_cluster_time(after)
         return RawCursor(self._mongod.pool.exchange, _CONFIG, command)
 
@@ -208,7 +206,7 @@ class MetadataStore:
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 1}]})
 
     async def _delete_overlapping(self, collection: str, batch: list[ChunkPlacement]) -> None:
-        """Delete the cached chunks that changed ones replace: those whose lower bounds are in their ranges."""
+        """Delete the cached chunks whose lower bounds are in the ranges of changed ones, which replace them."""
         # One by one, so that mongod can refuse them if they arrive in a later term (`daemon.sidecar.term_fence`).
         deletes = []
         for least, end_of_range in _ranges(batch):
@@ -241,7 +239,7 @@ def _is_same(before: RoutingTable | None, after: RoutingTable | None) -> bool:
 
 
 def _ranges(chunks: Iterable[ChunkPlacement]) -> Iterator[tuple[bytes, bytes]]:
-    """The bounds of what chunks in the order of their keys cover: one range for all that touch."""
+    """Yield the ranges that adjacent chunks cover; the chunks are in the order of their keys."""
     least = end = b""
     for chunk in chunks:
         if chunk.min != end:
@@ -267,7 +265,7 @@ logger = get_logger("shardd.metadata_writer")
 
 
 class MetadataWriter:
-    """Persists the newest known metadata of each namespace and database; `run` runs while mongod is primary."""
+    """Persists the latest metadata of each namespace and database; `run` runs while mongod is primary."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -278,31 +276,26 @@ class MetadataWriter:
         self._progress = trio.lowlevel.ParkingLot()
 
     def save_collection(self, namespace: str, table: RoutingTable | None) -> None:
-        """Have a collection's routing table persisted soon."""
+        """Queue a collection's routing table."""
         self._add(("collection", namespace), table)
 
     def save_database(self, db: str, entry: DatabaseEntry | None) -> None:
-        """Have a database's entry persisted soon."""
+        """Queue a database's entry."""
         self._add(("database", db), entry)
 
     async def wait_collection_saved(self, namespace: str) -> None:
-        """Return when what was last given for a collection is persisted.
+        """Return when a collection's last queued routing table is persisted, or raise the error of the write.
 
-        Raises:
-            CommandError: it could not be written; InterruptedDueToReplStateChange, the term ended before that.
+        Raises InterruptedDueToReplStateChange if the term ended first.
         """
         await self._wait_saved(("collection", namespace))
 
     async def wait_database_saved(self, db: str) -> None:
-        """Return when what was last given for a database is persisted.
-
-        Raises:
-            CommandError: as for `wait_collection_saved`.
-        """
+        """Return when a database's last queued entry is persisted; errors are as for `wait_collection_saved`."""
         await self._wait_saved(("database", db))
 
     async def run(self) -> None:
-        """Write until cancelled, at the end of the term.
+        """Write until cancelled at the end of the term.
 
         A failed write is not repeated: secondaries find the older metadata and refresh, and waiters get the error.
         """

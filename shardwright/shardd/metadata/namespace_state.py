@@ -1,18 +1,18 @@
-"""The metadata of one namespace on a shard and the running operations on it, and the table of these states.
+"""The metadata of one namespace on a shard and its running operations, and the table of these states.
 
-Clients can name any number of namespaces that do not exist. The state of such a name can be recreated cheaply, so only
-some idle states are kept. A state that an operation, a refresh or a critical section refers to is never duplicated: it
-stays in the table for as long as it is referred to.
+Clients can name any number of namespaces that do not exist. Their states can be recreated cheaply, so only some idle
+states are kept. A state is never duplicated: it stays in the table while an operation, a refresh or a critical section
+refers to it.
 
 A critical section is the short time in which the placement changes and operations have to wait. It first blocks new
 writes, so that running writes can drain while reads continue, and then new reads as well.
 
-The metadata is a routing table for a sharded collection, nothing for an unsharded one, or unknown: then the first
-operation causes a refresh. Operations are counted in and out, so that a critical section knows when those that began
-before it have ended.
+The metadata is a routing table for a sharded collection, nothing for an unsharded one, or unknown. If it is unknown,
+the first operation starts a refresh. Running operations are counted, so that a critical section can wait for the
+operations that began before it.
 
-An operation whose collection is forgotten while it waits has not become one on an unsharded collection: it would see
-orphans, and change shard keys that it must not change.
+If the metadata is dropped while an operation waits, the operation must not continue as on an unsharded collection. It
+would see orphans, and change shard keys that it must not change.
 """
 
 import time
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def mutable_part(pattern: ShardKeyPattern) -> ShardKeyPattern | None:
-    """The fields of a shard key that mongod allows to change: all but those in ``_id``. None if there are none."""
+    """Return the fields of a shard key that mongod allows to change, all but those in ``_id``; None without any."""
     fields = tuple(each for each in pattern.fields if each.path[0] != b"_id")
     return ShardKeyPattern(pattern.document, fields) if fields else None
 
@@ -46,7 +46,7 @@ IDLE_STATES_MAX: Final = 2_000
 
 
 class Idle(Protocol):
-    """A state that can be forgotten when it is idle."""
+    """A state that can be dropped when it is idle."""
 
     @property
     def is_idle(self) -> bool:
@@ -60,7 +60,6 @@ class StateTable(Generic[State]):
     """States by name.
 
     Args:
-        make: creates the state for a name.
         idle_max: approximate number of idle states to keep.
     """
 
@@ -72,7 +71,7 @@ class StateTable(Generic[State]):
         self._next_sweep = idle_max
 
     def __getitem__(self, name: str) -> State:
-        """The state for a name, created if it does not exist."""
+        """Return the state for a name, created if it does not exist."""
         state = self._kept.get(name)
         if state is None:
             state = self._all.get(name) or self._make(name)
@@ -82,19 +81,19 @@ class StateTable(Generic[State]):
         return state
 
     def find(self, name: str) -> State | None:
-        """The state for a name, None if it does not exist."""
+        """Return the state for a name, or None if it does not exist."""
         return self._all.get(name)
 
     def __iter__(self) -> Iterator[State]:
-        """All existing states."""
+        """Iterate over all existing states."""
         return iter(list(self._all.values()))
 
     def __len__(self) -> int:
-        """Number of existing states."""
+        """Return the number of existing states."""
         return len(self._all)
 
     def _forget_idle(self) -> None:
-        """Forget the older half of the idle states; states that cannot be forgotten delay the next sweep."""
+        """Drop the older half of the idle states; states that are in use delay the next sweep."""
         idle = [name for name, state in self._kept.items() if state.is_idle]
         for name in idle[: max(len(idle) - self._idle_max // 2, 0)]:
             del self._kept[name]
@@ -107,7 +106,7 @@ class CriticalSection:
     Attributes:
         reason: its purpose; two sections with the same reason are the same.
         blocks_reads: whether it is in its second phase.
-        held_writes: how many writes have had to wait for it.
+        held_writes: number of writes that have waited for it.
     """
 
     __slots__ = ("_released", "blocks_reads", "held_writes", "reason")
@@ -119,15 +118,15 @@ class CriticalSection:
         self._released = trio.Event()
 
     def blocks(self, *, is_write: bool) -> bool:
-        """Whether an operation has to wait for it."""
+        """Whether an operation has to wait for this section."""
         return is_write or self.blocks_reads
 
     async def wait_released(self) -> None:
-        """Return when it is over."""
+        """Return when the section is over."""
         await self._released.wait()
 
     def release(self) -> None:
-        """End it, and wake the operations that wait for it; they check again."""
+        """End the section, and wake the operations that wait for it; they check again."""
         self._released.set()
 
 
@@ -138,19 +137,16 @@ class NamespaceState:
     """The state of one namespace on this shard.
 
     Attributes:
-        namespace: its name.
-        shard: id of this shard.
-        is_known: whether the metadata is known; then ``table`` has it.
-        table: the routing table of a sharded collection.
+        is_known: whether ``table`` is valid.
+        table: the routing table; None for an unsharded collection.
         mutable_key: the part of a sharded collection's shard key that updates could change.
-        last_table: the last known table, from which a refresh continues.
-        accepted: raw ``shardVersion`` values that are known to match; most operations need only a comparison of bytes.
-        critical_section: the one that is on, if any.
-        generation: incremented whenever the metadata is forgotten, which shows whether a refresh began before that.
-        operations: the generation in which new operations are counted, since the last wait for running ones.
+        last_table: the last valid table, from which a refresh continues.
+        accepted: raw ``shardVersion`` values that have matched; most operations need only a comparison of bytes.
+        generation: incremented whenever the metadata is dropped, so that a refresh that began earlier is detected.
+        operations: the generation that counts new operations, since the last wait for running ones.
         orphans: hides documents that other shards own from operations; None if there cannot be any.
-        last_arrival: when a range last arrived from another shard, by the monotonic clock.
-        last_deletion: when a range deletion last ended, by the monotonic clock.
+        last_arrival: monotonic time of the last arrival of a range from another shard.
+        last_deletion: monotonic time of the last end of a range deletion.
         writers: number of running writes and of `transactions`. A critical section waits for them.
         is_resharding: whether this shard is a donor of a resharding operation, so that indexes must not change.
         transactions: number of open multi-document transactions with statements on the namespace.
@@ -216,7 +212,7 @@ class NamespaceState:
     def unowned(self) -> OwnershipFilter | None:
         """The filter for everything that this shard does not own; None if it would have too many ranges.
 
-        It is computed when it is first wanted, once for each routing table.
+        It is computed on first use, once for each routing table.
         """
         if self.table is not self._unowned_by:
             self._unowned = None if self.table is None else unowned_filter(self.table, self.shard)
@@ -235,7 +231,7 @@ class NamespaceState:
         self.last_arrival = time.monotonic()
 
     def forget(self) -> None:
-        """Forget the metadata, which may be out of date."""
+        """Drop the metadata, which may be stale."""
         self.generation += 1
         EPOCH.bump()
         self.is_known = False
@@ -250,11 +246,7 @@ class NamespaceState:
         return UNSHARDED if self.table is None else self.table.shard_version(self.shard)
 
     def check(self, raw: bytes, received: ChunkVersion) -> None:
-        """Refuse a version that does not match, and remember the bytes of one that does.
-
-        Raises:
-            StaleError: StaleConfig.
-        """
+        """Compare a version with the shard's, and cache the bytes of one that matches; else raise StaleConfig."""
         wanted = self.wanted
         if wanted is None:
             raise self._stale(
@@ -269,7 +261,7 @@ class NamespaceState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost if the state is recreated: all it can know is that the namespace is not sharded."""
+        """Whether nothing is lost if the state is recreated: at most the fact that the namespace is not sharded."""
         is_quiet = not self.writers and self.operations.is_over and not self._earlier_operations
         is_at_rest = self.critical_section is None and not self.is_resharding and not self._range_deletions
         return is_quiet and is_at_rest and self.table is None
@@ -277,29 +269,29 @@ class NamespaceState:
     # Running operations
 
     def enter(self, *, is_write: bool) -> None:
-        """Count an operation in; the caller has checked that no critical section blocks it."""
+        """Count the start of an operation; the caller has checked that no critical section blocks it."""
         self.operations.enter(is_write=is_write)
         if is_write:
             self.writers += 1
 
     def exit(self, operations: OperationGeneration, *, is_write: bool) -> None:
-        """Count an operation out.
+        """Count the end of an operation.
 
         Args:
-            operations: the value of the attribute ``operations`` when the operation was counted in.
-            is_write: the same as then.
+            operations: the value of the attribute ``operations`` when the operation started.
+            is_write: the value given at its start.
         """
         operations.exit(is_write=is_write)
         if is_write:
             self._exit_writer()
 
     def enter_transaction(self) -> None:
-        """Count a transaction in, while its first statement on the namespace is counted in."""
+        """Count an open transaction, during the admission of its first statement on the namespace."""
         self.transactions += 1
         self.writers += 1
 
     def exit_transaction(self) -> None:
-        """Count a transaction out, which has ended."""
+        """Count the end of a transaction."""
         self.transactions -= 1
         self._exit_writer()
 
@@ -310,13 +302,13 @@ class NamespaceState:
             self._drained = None
 
     async def wait_earlier_operations(self) -> None:
-        """Return when all present operations have ended, regardless of later ones."""
+        """Return when all operations running now have ended, regardless of later ones."""
         for earlier in self._begin_generation():
             await earlier.wait_over()
         self._earlier_operations = [each for each in self._earlier_operations if not each.is_over]
 
     async def wait_present_writes(self) -> None:
-        """Return when all present writes have ended, regardless of later ones."""
+        """Return when all writes running now have ended, regardless of later ones."""
         for earlier in self._begin_generation():
             await earlier.wait_writes_over()
 
@@ -336,7 +328,7 @@ class NamespaceState:
             earlier.hidden += hidden
 
     def _begin_generation(self) -> Sequence[OperationGeneration]:
-        """Count new operations apart from running ones; returns the generations of the running ones."""
+        """Count new operations separately from running ones; return the generations of the running ones."""
         if not self.operations.is_over:
             self._earlier_operations.append(self.operations)
             self.operations = OperationGeneration()
@@ -349,7 +341,7 @@ class NamespaceState:
         return section
 
     async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Enter a critical section when no other is on, or return the one with the same reason.
+        """Enter a critical section once no other is in effect, or return the one with the same reason.
 
         New writes wait from then on; running ones continue.
         """
@@ -362,7 +354,7 @@ class NamespaceState:
         return section
 
     async def wait_section_over(self) -> None:
-        """Return when no critical section is on."""
+        """Return when no critical section is in effect."""
         while self.critical_section is not None:
             await self.critical_section.wait_released()
 
@@ -379,7 +371,7 @@ class NamespaceState:
         self.critical_section.blocks_reads = True
 
     def release(self) -> None:
-        """End the critical section, if one is on."""
+        """End the critical section, if one is in effect."""
         section, self.critical_section = self.critical_section, None
         if section is not None:
             section.release()
@@ -397,7 +389,7 @@ class NamespaceState:
         return {wanted.raw, IGNORED.raw}
 
     def stale(self, received: ChunkVersion, message: str) -> StaleError:
-        """StaleConfig for an operation of this version, to be sent again once the shard has refreshed."""
+        """Return StaleConfig for an operation with this version, to be retried once the shard has refreshed."""
         return stale_config(self.namespace, received, None, self.shard, message, may_shard_be_stale=True)
 
     def _stale(self, received: ChunkVersion, message: str) -> StaleError:
@@ -419,12 +411,11 @@ def _mismatch(namespace: str, received: ChunkVersion, wanted: ChunkVersion) -> s
 
 
 class AdmittedPlacement(NamedTuple):
-    """The metadata of a collection as an operation was admitted by it.
+    """The metadata of a collection at an operation's admission.
 
     Attributes:
         table: the routing table; None for an unsharded collection.
-        mutable_key: the part of the shard key that updates could change.
-        orphans: what hides orphans; None if there are none.
+        orphans: the filter that hides orphans; None if there are none.
     """
 
     table: RoutingTable | None
@@ -433,5 +424,5 @@ class AdmittedPlacement(NamedTuple):
 
     @classmethod
     def of(cls, state: NamespaceState) -> Self:
-        """The placement of an operation that has just been counted in."""
+        """Return the placement of an operation at its admission."""
         return cls(state.table, state.mutable_key, state.orphans)

@@ -1,8 +1,8 @@
-"""The gate at which operations wait while a new primary recovers the unfinished work of the last one.
+"""The gate that blocks operations until a new primary has recovered the unfinished work of earlier terms.
 
-A migration that was about to commit may have given a range away. Until its critical section is on again, writes must
-not run, nor may metadata be refreshed by which reads would be admitted. The gate opens when the persisted state has
-been read from the local mongod; it waits for no other server.
+A migration that was about to commit may have given a range away. Until its critical section is restored, writes must
+not run, and no refresh may admit reads. The gate opens when the persisted state has been read from the local mongod; it
+waits for no other server.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from shardwright.wire.errors import CommandError
 
 
 class RecoveryGate:
-    """Closed from step-down, and from the start of the daemon, until the next term's critical sections are recovered.
+    """Closed from the start of the daemon or a step-down until the critical sections of earlier terms are recovered.
 
     Args:
         is_primary: returns whether the local mongod is primary.
@@ -31,30 +31,26 @@ class RecoveryGate:
         self._opened = trio.Event()
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Open it: all components that begin a term before it have recovered."""
+        """Open the gate: the components that begin a term before it have recovered."""
         self.open()
 
     def end_term(self) -> None:
-        """Close it."""
+        """Close the gate."""
         self.close()
 
     def open(self) -> None:
-        """Open it, and wake all that wait."""
+        """Open the gate, and wake all waiting operations."""
         self.is_open = True
         self._opened.set()
 
     def close(self) -> None:
-        """Close it at the end of the term; operations that still wait fail."""
+        """Close the gate at the end of the term; operations that still wait fail."""
         self.is_open = False
         waiting, self._opened = self._opened, trio.Event()
         waiting.set()
 
     async def wait_open(self) -> None:
-        """Return when it is open.
-
-        Raises:
-            CommandError: NotWritablePrimary, the local mongod is not primary, or no longer.
-        """
+        """Return when the gate is open, or raise NotWritablePrimary if the local mongod is not primary (any more)."""
         while not self.is_open:
             if not self._is_primary():
                 raise CommandError(ErrorCode.NotWritablePrimary, "not primary")

@@ -1,9 +1,10 @@
-"""Refreshing the shard's metadata: on the primary from the config servers, on a secondary from its primary.
+"""Metadata refreshes: on the primary from the config servers, on a secondary from its primary.
 
-Concurrent refreshes of the same namespace or database are joined. A refresh that began before the state was forgotten
-reads again, so after a critical section has forgotten the metadata, no refresh can bring it back. A refresh that began
-in another role or term is not joined, and ends without a result: a secondary's refresh waits for the primary's
-critical section to end, and the primary, which may be the same member by then, waits for a refresh.
+Concurrent refreshes of the same namespace or database are joined. A refresh reads again if the state was dropped after
+it began, so no refresh can restore metadata that a critical section has dropped. A refresh that began in another role
+or term is not joined, and ends without a result. Otherwise two waits could form a cycle: a secondary's refresh waits
+for the end of the primary's critical section, while the primary, which may be the same member by then, waits for a
+refresh.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,15 +34,15 @@ from shardwright.wire.read_preference import PRIMARY_PREFERRED
 logger = get_logger("shardd.refresh")
 
 AFTER_SECTION: Final = "afterCriticalSection"
-"""Our own argument of flushes: wait first for the end of a critical section, in which the placement may change."""
+"""Our own argument of flushes: first wait for the end of a critical section, in which the placement may change."""
 
 
 _Key: TypeAlias = tuple[str, str, int | None]
-"""Collection or database, its name, and the term in which it is refreshed; None on a secondary."""
+"""Collection or database, its name, and the term of the refresh; None on a secondary."""
 
 
 class Sources(Protocol):
-    """What a refresh reads from."""
+    """The sources of a refresh."""
 
     @property
     def is_primary(self) -> bool:
@@ -53,31 +54,29 @@ class Sources(Protocol):
 
     @property
     def recovery_gate(self) -> RecoveryGate:
-        """Closed until the critical sections of former primaries have been recovered."""
+        """Closed until the critical sections of earlier terms have been recovered."""
 
     @property
     def range_deletion_tasks(self) -> RangeDeletionTasks:
         """The ranges that may hold orphans."""
 
     async def catalog(self) -> Catalog:
-        """The config servers."""
+        """Return the client of the config servers."""
 
     async def advance_cluster_time(self, time: Timestamp) -> None:
-        """Advance the local mongod's clock, so that its writes from now on have later times than this one."""
+        """Advance the local mongod's clock, so that its later writes have later times than this one."""
 
     async def ask_primary(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Run an admin command on the daemon of its set's primary."""
+        """Run an admin command on the daemon of the set's primary."""
 
 
 class MetadataRefresher:
     """Refreshes the states of namespaces and databases.
 
+    All methods raise CommandError if the metadata could not be read.
+
     Args:
-        sources: what to read from.
-        store: the persisted metadata.
-        writer: persists the results.
-        nursery: where refreshes run, so that they outlive the operations that asked for them.
-        counter: counts refreshes by kind.
+        nursery: runs the refreshes, so that they outlive the operations that requested them.
     """
 
     def __init__(
@@ -91,47 +90,31 @@ class MetadataRefresher:
         self._sources = sources
         self._store = store
         self._writer = writer
-        # The running refreshes of each term, and whether they had a result.
+        # The running refreshes of each term, with whether they had a result.
         self._flights: SingleFlight[_Key, bool] = SingleFlight(nursery)
         self._counter = counter
         self._advanced_to = 0
 
     async def refresh_collection(self, state: NamespaceState) -> None:
-        """Refresh a namespace, or join the running refresh.
-
-        Raises:
-            CommandError: the metadata could not be read.
-        """
+        """Refresh a namespace, or join the running refresh."""
         await self._in_one_role(
             self._flights.run, "collection", state.namespace, partial(self._refresh_collection, state)
         )
 
     async def reread_collection(self, state: NamespaceState) -> None:
-        """Refresh a namespace by a read that begins after this call.
-
-        Raises:
-            CommandError: the metadata could not be read.
-        """
+        """Refresh a namespace by a read that begins after this call."""
         refresh = partial(self._refresh_collection, state)
         await self._in_one_role(self._flights.run_after_now, "collection", state.namespace, refresh)
 
     async def current_table(self, state: NamespaceState) -> RoutingTable | None:
-        """The routing table as the config servers have it after this call; None if the namespace is not sharded.
-
-        Raises:
-            CommandError: the metadata could not be read.
-        """
+        """Return the routing table as of this call; None if the namespace is not sharded."""
         await self.reread_collection(state)
         while not state.is_known:  # it may be forgotten again at once, for instance by a critical section
             await self.reread_collection(state)
         return state.table
 
     async def refresh_database(self, state: DatabaseState) -> None:
-        """Refresh a database, or join the running refresh.
-
-        Raises:
-            CommandError: the entry could not be read.
-        """
+        """Refresh a database, or join the running refresh."""
         await self._in_one_role(self._flights.run, "database", state.name, partial(self._refresh_database, state))
 
     async def _in_one_role(
@@ -141,21 +124,21 @@ class MetadataRefresher:
         name: str,
         refresh: Callable[[int | None], Awaitable[bool]],
     ) -> None:
-        """Refresh in the present role, or join that; again, if the role changes meanwhile."""
+        """Run or join a refresh in the current role; repeat it if the role changes meanwhile."""
         is_done = False
         while not is_done:
             term = self._sources.term
             is_done = await run((kind, name, term), partial(_with_command_errors, refresh, term))
 
     async def _refresh_collection(self, state: NamespaceState, term: int | None) -> bool:
-        """Refresh a namespace as a member that is primary in this term, or secondary; False if that changes."""
+        """Refresh a namespace as primary of ``term``, or as a secondary; return False if the role changes."""
         self._counter.add("collection")
         while self._sources.term == term:
             generation = state.generation
             table = await self._read_collection(state)
             if table is not None:
-                # A write that this shard takes as the new owner must not have an earlier time than the placement: a
-                # snapshot at such a time is read from the former owner.
+                # A write that this shard accepts as the new owner must not have an earlier time than the placement,
+                # because a snapshot at such a time is read from the former owner.
                 await self._advance_to(table.newest_valid_after)
             if state.generation == generation and self._sources.term == term:
                 if term is not None:
@@ -178,13 +161,13 @@ class MetadataRefresher:
         return await catalog.read(read_routing(namespace, known), preference=PRIMARY_PREFERRED)
 
     async def _advance_to(self, time: int) -> None:
-        """Advance the clock of a primary's mongod to a packed cluster time, at which something became valid."""
+        """Advance a primary's mongod to a packed cluster time, at which a placement became valid."""
         if time > self._advanced_to and self._sources.is_primary:
             await self._sources.advance_cluster_time(unpack_timestamp(time))
             self._advanced_to = time
 
     async def _refresh_database(self, state: DatabaseState, term: int | None) -> bool:
-        """As `_refresh_collection`."""
+        """Refresh a database as `_refresh_collection` does a namespace."""
         self._counter.add("database")
         while self._sources.term == term:
             generation = state.generation
@@ -205,23 +188,19 @@ class MetadataRefresher:
         catalog = await self._sources.catalog()
         entry = await catalog.read(read_database(state.name), preference=PRIMARY_PREFERRED)
         if entry is not None:
-            # From the time, change streams know which database of that name an event is about.
+            # Change streams use the time to tell which database of that name an event is about.
             await self._advance_to(pack_timestamp(entry.version.timestamp))
         return entry
 
     async def _flush_on_primary(self, command: dict[str, Any]) -> Timestamp | None:
-        """Have the primary refresh and persist; returns the time after which to read the result locally."""
+        """Make the primary refresh and persist; return the time after which to read the result locally."""
         reply = await self._sources.ask_primary(command)
         written: Timestamp | None = reply.get("operationTime")
         return written
 
 
 async def _with_command_errors(refresh: Callable[[int | None], Awaitable[bool]], term: int | None) -> bool:
-    """Run a refresh, and turn connection failures into command errors, which can be answered to clients.
-
-    Raises:
-        CommandError: HostUnreachable, or raised by the refresh.
-    """
+    """Run a refresh, and convert connection failures to HostUnreachable, which can be sent to clients."""
     try:
         return await refresh(term)
     except BackendError as error:

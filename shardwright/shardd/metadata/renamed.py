@@ -1,7 +1,7 @@
 """Reads during a rename of their collection.
 
 The mongods of different shards rename at different moments. A read that was admitted before may find the collection on
-one shard and nothing on another, so that its replies must not be merged.
+one shard and nothing on another, so its replies must not be merged.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ RENAME: Final = "rename"
 """The ``command`` in the reason of a rename's critical section."""
 
 READS_SECONDS_MAX: Final = 1.0
-"""How long to wait for running reads, which is cheaper than repeating them."""
+"""Wait for running reads; waiting is cheaper than repeating them."""
 
 
 async def supersede_reads(state: NamespaceState) -> None:
@@ -26,11 +26,11 @@ async def supersede_reads(state: NamespaceState) -> None:
 
 
 def is_renamed(state: NamespaceState, table: RoutingTable) -> bool:
-    """Whether a collection is being renamed, or has another name, since an operation was admitted.
+    """Whether a collection is being renamed, or has been renamed since an operation's admission.
 
     Args:
         state: the state of the name that the operation was sent to.
-        table: the routing table with which it was admitted.
+        table: the routing table at its admission.
     """
     section = state.critical_section
     if section is not None and section.reason.get("command") == RENAME:

@@ -1,13 +1,13 @@
-"""The metadata of a secondary: noticing what the primary has changed, and reads after a given time.
+"""The metadata of a secondary: changes by the primary, and reads after a given time.
 
 The primary's ``config.cache.*`` and range deletions arrive by replication. Until then a secondary may answer routers by
 its older metadata, which matches its older data; afterwards it must not. Change streams do not cover the config
 database, so the oplog itself is followed, with a filter that mongod applies.
 
 A secondary uses its metadata until its oplog brings a change (`CacheWatch`), a moment after the data itself has
-arrived. Usually that is right, as it matches the data. But a read after a time (``afterClusterTime``) may follow a
-write that another shard took after a migration. So the cached entry is read after that time; it has changed by the
-beginning of the critical section at the latest (``enterCriticalSectionCounter``).
+arrived. Usually that is right, because the metadata matches the data. But a read after a time (``afterClusterTime``)
+may follow a write that another shard accepted after a migration. So the cached entry is read after that time. The entry
+has changed by the beginning of the critical section at the latest (``enterCriticalSectionCounter``).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ from shardwright.wire.transport.request_loop import may_run_in_reactor
 logger = get_logger("shardd.cache_watch")
 
 LOCAL_RENAMES: Final = "localRenameParticipants"
-"""The collection of ``config`` with the renames in which a shard takes part: ``_id`` is renamed to ``to``."""
+"""The collection of ``config`` with this shard's pending renames: ``_id`` is renamed to ``to``."""
 
 _AWAIT_MS: Final = 5_000
 
@@ -43,9 +43,7 @@ class CacheWatch:
     """Follows the local mongod's oplog while it is a secondary.
 
     Args:
-        mirror: knows mongod's role.
-        certainty: knows whether anything of another role is left.
-        open_connection: opens a connection to mongod.
+        certainty: signals when the components of an earlier role have stopped.
         on_collection: called with a namespace whose cached entry changed.
         on_database: called with a database whose cached entry changed.
         on_range_deletion: called with an oplog entry of ``config.rangeDeletions``.
@@ -106,7 +104,7 @@ class CacheWatch:
         return hello is not None and bool(hello.get("secondary"))
 
     async def _keep_following(self) -> None:
-        # The end of a term, a moment after its mongod has stepped down, forgets what `on_gap` reads.
+        # The end of a term, a moment after its mongod has stepped down, drops the state that `on_gap` reads.
         await self._certainty.wait_settled()
         while True:
             try:
@@ -116,7 +114,7 @@ class CacheWatch:
             await self._backoff.pause()
 
     async def _follow(self) -> None:
-        """Follow the oplog from its current end; returns when the cursor is dead."""
+        """Follow the oplog from its current end; return when the cursor is exhausted."""
         connection = await self._open_connection()
         try:
             last = await connection.command(
@@ -131,10 +129,11 @@ class CacheWatch:
                 "awaitData": True,
                 **_ON_A_SECONDARY,
             }
-            # It is not closed: nearly always a getMore is running, and mongod ends the cursor with the connection.
+            # The cursor is not closed: a getMore is nearly always running, and mongod ends the cursor with the
+            # connection.
             cursor = DecodedCursor(connection.command, "local", following)
             batch = await cursor.next_batch()
-            # From here on nothing is missed, but earlier changes may have been.
+            # From here on no change is missed, but earlier changes may have been.
             await self._on_gap()
             self._backoff.reset()
             while True:
@@ -156,10 +155,9 @@ _ON_A_SECONDARY: Final = {"$readPreference": {"mode": "nearest"}}
 
 
 class CausalReads:
-    """Remembers the cached entries as they were last read.
+    """Drops metadata that is older than the time a read waits for.
 
-    Args:
-        mongod: the local mongod.
+    Keeps the cached entries of the last reads for comparison.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -168,11 +166,9 @@ class CausalReads:
 
     @may_run_in_reactor
     async def prepare(self, request: Request, state: NamespaceState) -> None:
-        """Forget a collection's metadata if its cached entry has changed by the time that a read waits for.
+        """Drop a collection's metadata if its cached entry has changed by the time that a read waits for.
 
-        Raises:
-            CommandError: MaxTimeMSExpired, the local mongod did not reach that time.
-            BackendError: mongod does not answer.
+        Raises MaxTimeMSExpired if the local mongod did not reach that time.
         """
         time = awaited_time(request)
         if time is None:

@@ -1,4 +1,4 @@
-"""The errors that report stale routing to a router, in the forms of MongoDB 6.0's shards.
+"""The errors that report stale routing to a router, in the format of MongoDB 6.0's shards.
 
 A read fails with the error as its reply. A write command succeeds and has the error in ``writeErrors``, with the extra
 fields inline. In a transaction any command fails, and the whole transaction may be retried.
@@ -17,11 +17,11 @@ WRITE_ITEMS: Final[Mapping[str, bytes]] = {"insert": b"documents", "update": b"u
 
 
 class StaleError(CommandError):
-    """The router's version and the shard's do not match.
+    """A mismatch between the router's version and the shard's.
 
     Attributes:
         subject: the namespace or the database.
-        may_shard_be_stale: whether the shard should refresh before it answers with the error.
+        may_shard_be_stale: whether the shard should refresh before it replies with the error.
     """
 
     def __init__(self, code: int, message: str, extra: Mapping[str, Any], *, may_shard_be_stale: bool) -> None:
@@ -39,14 +39,10 @@ def stale_config(
     *,
     may_shard_be_stale: bool,
 ) -> StaleError:
-    """StaleConfig (13388) for a collection.
+    """Return StaleConfig (13388) for a collection.
 
     Args:
-        namespace: the collection.
-        received: the version in the request.
-        wanted: the shard's version; None if it does not know its version.
-        shard: the shard's id.
-        message: the error message.
+        wanted: the shard's version; None if it is unknown.
         may_shard_be_stale: see `StaleError`.
     """
     extra: dict[str, Any] = {"ns": namespace, "vReceived": received.to_document()}
@@ -59,7 +55,7 @@ def stale_config(
 def stale_database(
     db: str, received: DatabaseVersion, wanted: DatabaseVersion | None, *, may_shard_be_stale: bool
 ) -> StaleError:
-    """StaleDbVersion (249) for a database; ``wanted`` is None if the shard does not know its version."""
+    """Return StaleDbVersion (249) for a database; ``wanted`` is None if the shard's version is unknown."""
     extra: dict[str, Any] = {"db": db, "vReceived": received.to_document()}
     if wanted is None:
         message = f"No cached info for the database {db}"
@@ -70,12 +66,10 @@ def stale_database(
 
 
 def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of the reply to a stale write outside transactions, with the error for its items.
+    """Return the reply to a stale write outside transactions, with the error for its items.
 
     Args:
-        request: the refused request.
-        error: the error.
-        gossip: the times after which the router has to read the catalog, in order to find what the shard knows.
+        gossip: the times after which the router has to read the catalog in order to see at least the shard's state.
 
     Raises:
         CommandError: the same error for all other requests, with the label that it needs in a transaction.
@@ -98,5 +92,5 @@ def stale_reply(request: Request, error: StaleError, gossip: Mapping[str, Any]) 
 
 
 def write_error(index: int, error: CommandError) -> dict[str, Any]:
-    """One item of ``writeErrors``; only the first of several equal ones has the message."""
+    """Return one item of ``writeErrors``; only the first of several equal ones has the message."""
     return {"index": index, "code": error.code, "errmsg": "" if index else error.message, **error.extra}

@@ -1,8 +1,8 @@
-"""Resolving views, and finding the collections that a read of one involves.
+"""View definitions: resolving a view, and the collections that a read of it involves.
 
-A view on unsharded collections is on the same shard as they are, where mongod runs it by itself. If it needs more than
-this shard has, the router has to run it, and gets its definition. Definitions are cached on the primary, through whose
-daemon every change to them passes; a secondary reads them each time.
+A view on unsharded collections is on the same shard as the collections, where mongod runs it. If it needs documents of
+other shards, the router has to run it, and receives its definition. Definitions are cached on the primary, because
+every change to them passes through its daemon; a secondary reads them each time.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,8 +40,8 @@ class _View:
     Attributes:
         on: the collection or view that it reads.
         pipeline: its stages, raw.
-        collation: its collation, raw; the simple one if it names none.
-        named: the other collections that its stages name.
+        collation: its collation, raw; the simple one by default.
+        named: the other collections in its stages.
         time_series: the options of a time-series collection, which is a view of its buckets; None for others.
     """
 
@@ -54,16 +54,14 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedView:
-    """A view after resolving all views below it.
+    """A view with all views below it resolved.
 
     Attributes:
         on: the collection at the bottom.
         pipeline: the stages of all views, raw.
-        collation: the view's collation, raw.
-        involved: all namespaces that a read of the view involves, except the view itself: those below it, and those
-            that the stages name.
-        time_series: the options of the time-series collection that it is, or that is below it; None if there is none.
-        is_time_series: whether it is that collection itself.
+        involved: all other namespaces that a read of the view involves: those below it and those in its stages.
+        time_series: the options of the time-series collection that it is or reads; None if there is none.
+        is_time_series: whether it is a time-series collection itself.
     """
 
     on: Namespace
@@ -74,7 +72,7 @@ class ResolvedView:
     is_time_series: bool = False
 
     def error(self) -> CommandError:
-        """CommandOnShardedViewNotSupportedOnMongod, which gives the router the resolved view."""
+        """Return CommandOnShardedViewNotSupportedOnMongod, which carries the resolved view to the router."""
         own: dict[str, Any] = {}
         if not self.is_time_series:  # else reads may have any collation, and the default is the buckets'
             own["collation"] = raw_document(self.collation)
@@ -97,8 +95,7 @@ class Views:
     """The views of the shard's mongod.
 
     Args:
-        mongod: the local mongod.
-        is_primary: returns whether it is primary.
+        is_primary: returns whether the local mongod is primary.
 
     Attributes:
         generation: incremented whenever a definition may have changed.
@@ -111,16 +108,16 @@ class Views:
         self.generation = 0
 
     def forget(self) -> None:
-        """Forget all definitions, as one may have changed."""
+        """Drop all cached definitions, because one may have changed."""
         self.generation += 1
         self._known.clear()
 
     def is_known_collection(self, namespace: str) -> bool:
-        """Whether a namespace is known not to be a view, which is all that most reads need."""
+        """Whether a namespace is cached as a collection, which suffices for most reads."""
         return namespace in self._known and self._known[namespace] is None
 
     async def resolve(self, namespace: str) -> ResolvedView | None:
-        """Resolve a namespace if it is a view; None if it is not."""
+        """Return the resolved view; None if the namespace is not a view."""
         pipeline: list[bytes] = []
         involved: list[str] = []
         view = top = await self._definition(Namespace.parse(namespace))
@@ -137,10 +134,9 @@ class Views:
         )
 
     async def check_collation(self, namespace: Namespace, collation: Mapping[str, Any]) -> None:
-        """Refuse a read with a collation other than the view's; mongod itself compares them.
+        """Refuse a read with a collation other than the view's. mongod itself compares them.
 
-        Raises:
-            CommandError: OptionNotSupportedOnView; BadValue and others, the collation is malformed.
+        Raises OptionNotSupportedOnView, or BadValue and others if the collation is malformed.
         """
         aggregate = {"aggregate": namespace.collection, "pipeline": [], "cursor": {}, "collation": dict(collation)}
         explain = {"explain": aggregate, "verbosity": "queryPlanner", "$readPreference": {"mode": "nearest"}}
@@ -155,7 +151,7 @@ class Views:
         view = None
         if found is not None and found[0] != "collection":
             view = _view(namespace, found[1]) if found[0] == "view" else _time_series(namespace, found[1])
-        # If nothing exists under that name, its creation might go unnoticed.
+        # If the name does not exist, its creation might go unnoticed.
         if found is not None and self._is_primary() and generation == self.generation:
             self._known[name] = view
         return view
@@ -173,7 +169,7 @@ def _view(namespace: Namespace, options: bytes) -> _View:
 
 
 def _time_series(namespace: Namespace, options: bytes) -> _View:
-    """A time-series collection as what it is to mongod: a view that unpacks the measurements in buckets."""
+    """Return a time-series collection as mongod's view that unpacks the measurements in buckets."""
     time_series: dict[str, Any] = decode_document(options)["timeseries"]
     fields = TimeSeriesFields.from_document(time_series)
     unpacking: dict[str, Any] = {"timeField": fields.time_field}
