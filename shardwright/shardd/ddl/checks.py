@@ -1,4 +1,4 @@
-"""Checks of a DDL request against the present collection and database, once its locks are held."""
+"""Checks of a DDL request against the current collection and database, once its locks are held."""
 
 from uuid import UUID
 
@@ -19,8 +19,7 @@ async def check_expected_uuid(mongod: LocalMongod, namespace: Namespace, expecte
 
     Args:
         mongod: the mongod of the database's primary shard, which has all collections of the database.
-        namespace: the collection.
-        expected: the UUID in the client's ``collectionUUID``; None if there is none.
+        expected: the client's ``collectionUUID``; None if there is none.
 
     Raises:
         CommandError: CollectionUUIDMismatch, with the name of the collection that has the UUID, if there is one.
@@ -43,11 +42,9 @@ async def check_expected_uuid(mongod: LocalMongod, namespace: Namespace, expecte
 
 
 async def check_is_same_database(context: ShardContext, namespace: Namespace, received: DatabaseVersion) -> None:
-    """Refuse a change if the database has moved to another shard or was dropped while the change waited for its lock.
+    """Refuse a change if its database was moved or dropped while the change waited for its lock.
 
     Args:
-        context: this shard daemon's context.
-        namespace: the collection or database to change.
         received: the database version in the request.
 
     Raises:

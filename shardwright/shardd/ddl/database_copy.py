@@ -1,8 +1,8 @@
 """Copying a database to another shard, for ``movePrimary``: the donor's side, up to the critical section.
 
-`DatabaseCopy` is one attempt, `DatabaseRecipient` sends its commands to the recipient, and the protocols describe the
+`DatabaseCopy` is one attempt, and `DatabaseRecipient` sends its commands to the recipient. The protocols describe the
 source, which the room `migration` implements. Collections that clients create, drop or alter during the copy, for
-example by ``$out``, are found once writes have been blocked; then writes are admitted again, and these collections are
+example by ``$out``, are found once writes have been blocked. Then writes are admitted again, and these collections are
 copied in another round.
 
 Sharded collections stay on their shards. The new primary shard creates those that it lacks, empty, since a primary
@@ -40,14 +40,14 @@ class MovingCollection(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name without the database."""
+        """The name without the database."""
 
     @property
     def uuid(self) -> UUID:
-        """Its UUID on this shard."""
+        """The UUID on this shard."""
 
     def to_document(self) -> dict[str, Any]:
-        """Its UUID, options and indexes."""
+        """Return its UUID, options and indexes."""
 
 
 class MovingDatabase(Protocol):
@@ -71,37 +71,37 @@ class MoveSource(Protocol):
 
     @property
     def documents_cloned(self) -> int:
-        """Number of documents handed out in clones."""
+        """Number of cloned documents."""
 
     @property
     def bytes_cloned(self) -> int:
-        """Their size in bytes."""
+        """Size of the cloned documents in bytes."""
 
     @property
     def queued_ids(self) -> int:
-        """Number of changed documents waiting to be handed out."""
+        """Number of changed documents that remain to be sent."""
 
     async def listed(self) -> MovingDatabase:
         """List the collections and views that move."""
 
     def add(self, uuid: UUID) -> None:
-        """Begin to hand out one of the collections that `listed` last returned."""
+        """Begin to serve one of the collections that `listed` last returned."""
 
     def remove(self, uuid: UUID) -> None:
-        """Stop handing out a collection."""
+        """Stop serving a collection."""
 
     async def wait_followed(self, time: Timestamp) -> None:
         """Return when all changes up to a time have been queued."""
 
     def copy_of(self, uuid: UUID) -> UUID:
-        """The UUID of a collection's copy."""
+        """Return the UUID of a collection's copy."""
 
 
 class DatabaseMoves(Protocol):
     """This shard's moves of databases to other shards."""
 
     def serving(self, db: str, sharded: Container[str], move_id: UUID) -> AbstractAsyncContextManager[MoveSource]:
-        """Hand out a database in the block."""
+        """Serve a database to its recipient in the block."""
 
 
 _STEADY: Final = frozenset({"steady", "finished"})
@@ -123,10 +123,9 @@ class DatabaseRecipient:
         self._move = {"moveId": Binary.from_uuid(move_id), "fromShard": context.require_identity().shard_name}
 
     async def wait_ready(self) -> None:
-        """Wait until the shard has dropped the copy that it had as a former primary shard of the database.
+        """Wait until the shard, possibly a former primary shard, has dropped its old collections of the database.
 
-        Raises:
-            CommandError: ConflictingOperationInProgress, that takes too long.
+        Raises ConflictingOperationInProgress if it takes too long.
         """
         await self._send({"_shardsvrMovePrimaryReady": 1})
 
@@ -154,9 +153,7 @@ class DatabaseRecipient:
 
         Args:
             number: the number of the round, from 1.
-            collections: the collections to copy.
             gone: collections of earlier rounds to drop first.
-            views: all views.
         """
         await self._send(
             {
@@ -169,11 +166,7 @@ class DatabaseRecipient:
         )
 
     async def is_steady(self) -> bool:
-        """Whether the copy is complete up to a few changes; waits up to a second for that.
-
-        Raises:
-            CommandError: the error with which the copy failed.
-        """
+        """Whether the copy is complete up to a few changes, after up to a second; the copy's error if it failed."""
         reply = await self._send({"_shardsvrMovePrimaryStatus": 1})
         return reply["state"] in _STEADY
 
@@ -199,7 +192,6 @@ class DatabaseRecipient:
 
         Args:
             dropped: the copies, each with its ``ns`` and ``uuid``.
-            dropped_views: namespaces of the views.
         """
         end = {"_shardsvrMovePrimaryEnd": 1, "dropped": list(dropped), "droppedViews": list(dropped_views)}
         try:
@@ -211,8 +203,7 @@ class DatabaseRecipient:
     async def create_empty(self, collection: str, description: Mapping[str, Any]) -> None:
         """Create a sharded collection without chunks, since a primary shard has all collections of its database.
 
-        Raises:
-            CommandError: InvalidUUID, the shard has another collection of that name.
+        Raises InvalidUUID if the shard has another collection of that name.
         """
         await self._send({"_shardsvrCreateCollectionParticipant": collection, **description})
 
@@ -227,7 +218,7 @@ FINISH_SECONDS_MAX: Final = 30.0
 
 _ROUNDS_MAX: Final = 50
 _CREATIONS_SECONDS_MAX: Final = 30.0
-"""The longest wait for index builds. Other changes to the database wait for the move meanwhile."""
+"""The longest wait for index builds, during which other changes to the database wait for the move."""
 
 _BLOCK_SECONDS_MAX: Final = 300.0
 """The longest time, once everything has been copied, that writes and changes to collections may delay the commit."""
@@ -238,14 +229,9 @@ Record = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Awaitable[None]]
 
 
 class DatabaseCopy:
-    """One attempt.
+    """One attempt to copy a database.
 
     Args:
-        context: this shard daemon's context.
-        db: the database.
-        source: hands out the data.
-        recipient: the recipient.
-        section: the critical section.
         record: called before the recipient creates anything.
     """
 
@@ -278,7 +264,6 @@ class DatabaseCopy:
             CommandError: NamespaceExists, the recipient has a collection of the same name; LockTimeout, LockBusy or
                 ConflictingOperationInProgress, transactions, writes or changes to collections do not end; or an error
                 of either side.
-            BackendError: the local mongod does not answer.
         """
         deadline: float | None = None
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
@@ -305,7 +290,7 @@ class DatabaseCopy:
                         ErrorCode.LockBusy, f"running writes kept the primary shard of {self._db} from being changed"
                     )
                 logger.info("Writes in progress are delaying a move of a database", db=self._db)
-            # Changes that leave nothing to copy behind make no further round.
+            # Pause also after changes that leave nothing to copy, because they cause no further round.
             await backoff.pause()
         raise CommandError(
             ErrorCode.ConflictingOperationInProgress, f"the collections of {self._db} do not cease to change"
@@ -314,8 +299,8 @@ class DatabaseCopy:
     async def _wait_index_creations(self) -> None:
         """Wait until no indexes of sharded collections are being created.
 
-        The present primary shard leads them, and undoes them if they fail. If it did so as a former one, it would drop
-        what the next one has created since.
+        The primary shard coordinates index creations, and undoes failed ones. As a former primary shard it would drop
+        indexes that the next one has created since.
 
         Raises:
             CommandError: ConflictingOperationInProgress, a creation takes long. Its end may need a command that has to
@@ -334,7 +319,7 @@ class DatabaseCopy:
             )
 
     async def _copy_missing(self, moved: MovingDatabase) -> None:
-        """Have everything copied that has been created or altered since the last round."""
+        """Start a round for everything that was created or altered since the last one."""
         gone = [each for uuid, each in self._copied.items() if not _is_same(each, moved.collections.get(uuid))]
         for each in gone:
             self._source.remove(each.uuid)
@@ -371,7 +356,7 @@ class DatabaseCopy:
             )
 
     async def _finish(self) -> Timestamp | None:
-        """Complete the copy, now that writes are blocked; None if there is something else to copy."""
+        """Complete the copy while writes are blocked; return None if another round is needed."""
         with trio.move_on_after(FINISH_SECONDS_MAX):
             last = await self._section.last_write_time()
             await self._source.wait_followed(last)
@@ -388,24 +373,15 @@ def _is_same(one: MovingCollection, other: MovingCollection | None) -> bool:
 
 
 async def sharded_namespaces(context: ShardContext, db: str) -> frozenset[str]:
-    """Read the namespaces of a database's sharded collections.
-
-    Raises:
-        CommandError: the config servers could not be reached.
-    """
+    """Read the namespaces of a database's sharded collections."""
     catalog = await context.catalog()
-    # The slash is the character after the dot, so this is the end of all names with the prefix.
+    # The slash is the character after the dot, so it bounds all names with the prefix.
     documents = await catalog.find("collections", {"_id": {"$gte": f"{db}.", "$lt": f"{db}/"}})
     return frozenset(str(decode_document(document)["_id"]) for document in documents)
 
 
 async def create_sharded_on(context: ShardContext, recipient: DatabaseRecipient, sharded: Collection[str]) -> None:
-    """Create the sharded collections that the recipient lacks, without documents.
-
-    Raises:
-        CommandError: the shard refused, or could not be reached; mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Create the sharded collections that the recipient lacks, without documents."""
     present = await recipient.present() if sharded else {}
     for namespace in map(Namespace.parse, sorted(sharded)):
         local = await describe(context.mongod, namespace)

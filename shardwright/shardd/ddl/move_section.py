@@ -1,6 +1,6 @@
-"""The critical section of a database whose primary shard changes: operations on its unsharded collections wait.
+"""The critical section of ``movePrimary``, in which operations on the database's unsharded collections wait.
 
-Like a chunk migration's it lives in memory; the next primary enters it again because of the coordinator's document.
+Like a chunk migration's section it lives in memory. The next primary restores it from the coordinator's document.
 """
 
 import time
@@ -16,23 +16,21 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 DRAIN_SECONDS_MAX: Final = 0.1
-"""How long new writes wait for running ones; if that takes longer, the section is tried again later."""
+"""Time that new writes wait for running ones; after that the section is left, and tried again later."""
 
 TRANSACTION_SECONDS_MAX: Final = 0.5
-"""How long to wait in all while transactions are open on the collections."""
+"""Total time to wait while transactions are open on the collections."""
 
 
 class MoveSection:
     """One move's critical section.
 
     Args:
-        context: this shard daemon's context.
-        db: the database.
         reason: distinguishes it from every other section.
-        sharded: the namespaces of sharded collections, which it does not concern.
+        sharded: the namespaces of sharded collections, which it does not block.
 
     Attributes:
-        seconds: how long it was on, once it has been left.
+        seconds: its duration, once it has been left.
     """
 
     def __init__(self, context: ShardContext, db: str, reason: Mapping[str, Any], sharded: Container[str] = ()) -> None:
@@ -52,13 +50,13 @@ class MoveSection:
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self) -> bool:
-        """Block new writes and creations of indexes, and wait for those in progress.
+        """Block new writes and index creations, and wait for those in progress.
 
         Returns:
             False if they did not end in time; then neither is blocked.
 
         Raises:
-            CommandError: LockTimeout, transactions were open on the collections whenever this was tried.
+            CommandError: LockTimeout, transactions were open for `TRANSACTION_SECONDS_MAX` in all attempts together.
         """
         with trio.move_on_after(DRAIN_SECONDS_MAX):
             await self._enter()
@@ -79,7 +77,7 @@ class MoveSection:
         return False
 
     async def restore(self) -> None:
-        """Enter it again in a new term, or in another attempt, blocking writes and reads, if it is not on."""
+        """Block reads and writes again in a new term or another attempt; the section may already be in effect."""
         await self._enter()
         self.block_reads()
 
@@ -89,18 +87,13 @@ class MoveSection:
         self._state.critical_section.blocks_reads = True
 
     async def last_write_time(self) -> Timestamp:
-        """A time not earlier than any admitted write's.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return a time not earlier than any admitted write's."""
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time_of_last: Timestamp = pong["operationTime"]
         return time_of_last
 
     def leave(self) -> None:
-        """Forget the metadata of the database, and release the operations that wait; does nothing if it is not on."""
+        """Drop the metadata of the database, and release the waiting operations; does nothing outside the section."""
         if self.is_on:
             self.seconds = time.monotonic() - self._began
             self._context.forget_database(self._db)
@@ -114,7 +107,7 @@ class MoveSection:
             self._state.critical_section = CriticalSection(self._reason)
 
     def _namespaces(self) -> list[NamespaceState]:
-        """The states of the namespaces that may have running writes."""
+        """Return the states of the namespaces that may have running writes."""
         prefix = f"{self._db}."
         names = self._context.namespaces
         return [each for each in names if each.namespace.startswith(prefix) and each.namespace not in self._sharded]

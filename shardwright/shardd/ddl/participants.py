@@ -1,7 +1,7 @@
 """The participants' side of DDL operations: executing a coordinator's commands on this shard.
 
 **Once.** A coordinator raises its session's transaction number before each attempt, and participants record the
-commands that they have executed (`daemon.sidecar.command_sessions`). Late commands are refused.
+executed commands (`daemon.sidecar.command_sessions`). Late commands are refused.
 
 **Blocking** (``_shardsvrParticipantBlock``). Some changes need operations on a collection to wait on all its owners.
 The coordinator blocks the collection by one command and unblocks it by another, once the catalog and the shard have
@@ -46,9 +46,8 @@ async def execute_once(
     A request without a session is always executed.
 
     Args:
-        request: the coordinator's command.
-        subject: its collection or database.
-        work: executes it; if that fails, the request may be repeated.
+        subject: the collection or database of the request.
+        work: executes the request; if it fails, the request may be repeated.
 
     Raises:
         CommandError: TransactionTooOld, the coordinator has sent a newer command; TypeMismatch or InvalidUUID, the
@@ -67,17 +66,14 @@ _COMMAND: Final = "ShardSvrParticipantBlockCommand"
 
 
 class BlockedCollections:
-    """The collections that coordinators have blocked on this shard.
-
-    All methods raise BackendError if mongod does not answer.
-    """
+    """The collections that coordinators have blocked on this shard."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
         self._documents = ConfigCollection(context.mongod, CRITICAL_SECTIONS)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Restore the blocks of former primaries before operations are admitted."""
+        """Restore the blocks of earlier terms before operations are admitted."""
         for document in await self._documents.all():
             if document["reason"].get("command") == _COMMAND:
                 await restore(self._context.namespace(document["_id"]), document["reason"])
@@ -88,8 +84,7 @@ class BlockedCollections:
     async def block(self, namespace: Namespace) -> None:
         """Wait for the writes in progress, and block new operations until `unblock`; may be repeated.
 
-        Raises:
-            CommandError: LockBusy, a write in progress did not end; or an error of mongod.
+        Raises LockBusy if a write in progress did not end.
         """
         reason = _reason(namespace)
         await enter_exclusively(self._context.namespace(str(namespace)), reason)
@@ -97,15 +92,11 @@ class BlockedCollections:
         await self._documents.save({"_id": str(namespace), "reason": reason, "blockReads": True})
 
     async def unblock(self, namespace: Namespace) -> None:
-        """Refresh from the catalog, then admit operations again; may be repeated.
-
-        Raises:
-            CommandError: the config servers could not be reached, or an error of mongod.
-        """
+        """Refresh from the catalog, then admit operations again; may be repeated."""
         state = self._context.namespace(str(namespace))
         state.forget()
         await self._context.refresher.reread_collection(state)
-        # A secondary must not read new buckets by old metadata.
+        # Saved first, because a secondary must not read new buckets by old metadata.
         await self._context.writer.wait_collection_saved(state.namespace)
         document = await self._documents.get(str(namespace))
         if document is not None and document["reason"] == _reason(namespace):
@@ -113,7 +104,7 @@ class BlockedCollections:
         leave(state, _reason(namespace))
 
     async def abandon(self) -> None:
-        """Unblock all collections of a shard that has been removed; their coordinators do not unblock them."""
+        """Unblock all collections of a removed shard, which receives no more commands of their coordinators."""
         for document in await self._documents.all():
             if document["reason"].get("command") == _COMMAND:
                 await self._documents.remove(document["_id"])
@@ -128,10 +119,8 @@ def _reason(namespace: Namespace) -> dict[str, str]:
 async def database_closed(context: ShardContext, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
     """Block operations routed by a database version until the block ends; those in progress continue.
 
-    At the end the metadata of the database and its collections is discarded.
-
-    Raises:
-        CommandError: LockBusy, another such section was not released in time.
+    At the end the metadata of the database and its collections is dropped. Raises LockBusy if another such section was
+    not released in time.
     """
     state = context.database(db)
     with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
@@ -158,11 +147,9 @@ DROP_SECONDS_MAX: Final = 5.0
 
 
 async def drop_here(context: ShardContext, namespace: Namespace) -> None:
-    """Drop the collection with this name, whatever its UUID, while its namespace is closed.
+    """Drop the collection with this name, with any UUID, while its namespace is closed.
 
-    Raises:
-        CommandError: LockBusy, a write in progress did not end; or an error of mongod.
-        BackendError: mongod does not answer.
+    Raises LockBusy if a write in progress did not end.
     """
 
     async def drop() -> None:
@@ -173,14 +160,10 @@ async def drop_here(context: ShardContext, namespace: Namespace) -> None:
 
 
 async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard: bool) -> None:
-    """Drop everything in a database while it is closed.
+    """Drop everything in a database while it is closed, or raise LockBusy if a write in progress did not end.
 
-    Collections are dropped by UUID, so a command that reaches mongod late spares a recreated database's.
+    Collections are dropped by UUID, so a command that reaches mongod late does not affect a recreated database.
     ``dropDatabase`` itself then drops the rest, and on the primary shard it is an event for change streams.
-
-    Raises:
-        CommandError: LockBusy, a write in progress did not end; or an error of mongod.
-        BackendError: mongod does not answer.
     """
 
     async def drop() -> None:
@@ -205,7 +188,7 @@ async def _drop_until_drained(states: Sequence[NamespaceState], drop: Callable[[
 
 
 async def _wait_drained(states: Sequence[NamespaceState]) -> bool:
-    """Wait a short time for the writes in progress; returns whether they have ended."""
+    """Wait a short time for the writes in progress; return whether they have ended."""
     with trio.move_on_after(_DRAIN_SECONDS):
         for state in states:
             await state.wait_writers_gone()

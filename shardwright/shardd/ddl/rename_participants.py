@@ -1,8 +1,8 @@
-"""The part of every shard in renaming a collection that is sharded, or that takes the place of a sharded one.
+"""Each shard's part in a rename from or to a sharded collection.
 
-From the coordinator's first command, which renames the local collection, to its second, operations on both names wait:
-in between the shards and the catalog do not agree. So the rename is recorded (``config.localRenameParticipants``), and
-the next primary makes operations wait before it admits any.
+Operations on both names wait between the coordinator's two commands: the first renames the local collection, the second
+unblocks. In between the shards and the catalog do not agree. So the rename is recorded
+(``config.localRenameParticipants``), and the next primary blocks operations again before it admits any.
 """
 
 from collections.abc import Mapping
@@ -46,10 +46,8 @@ class LocalRename:
     """A rename in which this shard takes part.
 
     Attributes:
-        source: the collection's name.
-        target: its name afterwards.
-        uuid: its UUID.
-        stay_temp: whether a temporary collection remains temporary.
+        source: the collection's name before the rename.
+        target: its name after the rename.
     """
 
     source: Namespace
@@ -68,7 +66,7 @@ class LocalRename:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The persisted form."""
+        """Return the persisted form."""
         return {
             "_id": str(self.source),
             "to": str(self.target),
@@ -83,13 +81,7 @@ class LocalRename:
 
 
 class RenameParticipants:
-    """Takes part in renames, and restores former primaries' renames.
-
-    Args:
-        context: this shard daemon's context.
-        migrations: this shard's migrations.
-        range_deletions: this shard's range deletions.
-    """
+    """The renames in which this shard takes part, including renames of earlier terms."""
 
     def __init__(self, context: ShardContext, migrations: EndsMigrations, range_deletions: RenamedRanges) -> None:
         self._context = context
@@ -98,7 +90,7 @@ class RenameParticipants:
         self._documents = ConfigCollection(context.mongod, LOCAL_RENAMES)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Make operations on the collections of unfinished renames wait, before any operation is admitted."""
+        """Block operations on the collections of unfinished renames, before any operation is admitted."""
         for rename in [LocalRename.from_document(each) for each in await self._documents.all()]:
             for state in self._states(rename):
                 await restore(state, rename.reason)
@@ -107,16 +99,15 @@ class RenameParticipants:
         """Do nothing: critical sections end with the term."""
 
     async def rename(self, rename: LocalRename, *, replaces_target: bool = True) -> None:
-        """Rename the local collection, and make operations on both names wait from then on; may be repeated.
+        """Rename the local collection, and block operations on both names from then on; may be repeated.
 
         Args:
-            rename: the rename.
-            replaces_target: whatever has the new name is dropped, even if there is no local collection to rename.
+            replaces_target: whether to drop a collection with the new name, even if there is no local collection to
+                rename.
 
         Raises:
-            CommandError: NamespaceExists, something has the new name, so that nothing has been done; LockBusy, a
-                running write did not end; or an error of mongod.
-            BackendError: mongod does not answer.
+            CommandError: NamespaceExists, the new name is taken, so nothing has been done; LockBusy, a running write
+                did not end; or an error of mongod.
         """
         for name in (rename.source, rename.target):
             await self._migrations.end_all(str(name), _ENDED)
@@ -131,11 +122,7 @@ class RenameParticipants:
         await self._range_deletions.rename(rename.uuid, str(rename.target))
 
     async def _check_target_is_free(self, rename: LocalRename) -> None:
-        """Take the rename back if a client has created a collection of the new name since the coordinator looked.
-
-        Raises:
-            CommandError: NamespaceExists.
-        """
+        """Undo the rename, with NamespaceExists, if a client has created the target since the coordinator's check."""
         replaced = await local_collections.describe(self._context.mongod, rename.target)
         if replaced is None or replaced.uuid == rename.uuid:
             return
@@ -145,12 +132,7 @@ class RenameParticipants:
         raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
 
     async def finish(self, source: Namespace, target: Namespace) -> None:
-        """Admit operations again, after the catalog has been changed; may be repeated.
-
-        Raises:
-            CommandError: the config servers could not be reached, or an error of mongod.
-            BackendError: mongod does not answer.
-        """
+        """Admit operations again, after the catalog has been changed; may be repeated."""
         document = await self._documents.get(str(source))
         for name in (str(source), str(target)):
             state = self._context.namespace(name)
@@ -165,11 +147,7 @@ class RenameParticipants:
                 leave(state, rename.reason)
 
     async def abandon(self) -> None:
-        """Forget all renames, which no coordinator ends on a removed shard.
-
-        Raises:
-            CommandError, BackendError: mongod failed.
-        """
+        """End all renames on a removed shard, which receives no more commands of their coordinators."""
         for document in await self._documents.all():
             rename = LocalRename.from_document(document)
             await self._documents.remove(str(rename.source))
@@ -177,7 +155,7 @@ class RenameParticipants:
                 leave(state, rename.reason)
 
     def _states(self, rename: LocalRename) -> list[NamespaceState]:
-        """The states of both names, in an order that is the same for all renames."""
+        """Return the states of both names, in an order that is the same for all renames."""
         return [self._context.namespace(name) for name in sorted({str(rename.source), str(rename.target)})]
 
     async def _rename_locally(self, rename: LocalRename) -> None:

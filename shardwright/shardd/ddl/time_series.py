@@ -1,4 +1,4 @@
-"""DDL of time-series collections, whose buckets are what can be sharded."""
+"""DDL of time-series collections, which are sharded by their buckets."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +20,7 @@ _NOT_FOR_OTHERS: Final = 6201808
 
 
 class MeaningChangedError(CommandError):
-    """A change no longer means what it did before its locks were held: nothing has been changed, and it is repeated."""
+    """The target of a change was replaced before its locks were held. Nothing has been changed, and it is repeated."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(
@@ -31,19 +31,14 @@ class MeaningChangedError(CommandError):
 async def buckets_to_shard(
     context: ShardContext, namespace: Namespace, arguments: Mapping[str, Any]
 ) -> tuple[Namespace, Mapping[str, Any]]:
-    """What a request to shard a time-series collection is about: its buckets, by the key that these have.
-
-    Args:
-        context: this shard daemon's context.
-        namespace: the collection to shard.
-        arguments: of ``_shardsvrCreateCollection``.
+    """Convert a request to shard a time-series collection to a request for its buckets and their key.
 
     Returns:
-        The namespace and the arguments as they are, if it is not a time-series collection and is not to become one.
+        The namespace and arguments, unchanged if the collection is neither a time-series collection nor to become one.
 
     Raises:
-        CommandError: 5731500, it exists with other options; 6159000, something else is where its buckets would be; or
-            what `TimeSeriesFields.buckets_key` raises.
+        CommandError: 5731500, it exists with other options; 6159000, the name of its buckets is taken; or an error of
+            `TimeSeriesFields.buckets_key`.
     """
     if namespace.is_time_series_buckets:
         return namespace, arguments
@@ -70,11 +65,7 @@ async def buckets_to_shard(
 
 
 async def sharded_time_series(context: ShardContext, namespace: Namespace) -> TimeSeriesFields | None:
-    """How the measurements of a sharded time-series collection are made into buckets; None if it is something else.
-
-    Raises:
-        CommandError: the catalog could not be read.
-    """
+    """Return the bucketing of a sharded time-series collection; None for any other collection."""
     if namespace.is_time_series_buckets:
         return None
     table = await (await context.catalog()).read(read_routing(str(namespace.buckets)))
@@ -82,12 +73,11 @@ async def sharded_time_series(context: ShardContext, namespace: Namespace) -> Ti
 
 
 def change_of_buckets(fields: TimeSeriesFields, namespace: Namespace, change: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a ``collMod`` of measurements, converted to one of their buckets.
+    """Convert the fields of a ``collMod`` of measurements to those for their buckets.
 
     Args:
-        fields: how measurements are made into buckets.
-        namespace: the time-series collection.
-        change: the fields of the request that say what to change.
+        fields: the bucketing of the measurements.
+        change: the fields of the request that describe the change.
 
     Raises:
         CommandError: IndexNotFound, measurements have no index with such a key.
@@ -106,10 +96,10 @@ def change_of_buckets(fields: TimeSeriesFields, namespace: Namespace, change: Ma
 
 
 def granularity_of(change: Mapping[str, Any]) -> str | None:
-    """The granularity that a ``collMod`` sets; None if it sets none.
+    """Return the granularity that a ``collMod`` sets; None if it sets none.
 
     Raises:
-        CommandError: BadValue, it is not one; 40415, another option of time-series collections is to change.
+        CommandError: BadValue, it is not one; 40415, the command changes another option of time-series collections.
     """
     options = change.get("timeseries")
     if not isinstance(options, Mapping):
@@ -128,21 +118,13 @@ def granularity_of(change: Mapping[str, Any]) -> str | None:
 
 
 async def check_is_time_series(context: ShardContext, namespace: Namespace) -> None:
-    """Refuse options of a time-series collection for anything else.
-
-    Raises:
-        CommandError: 6201808.
-    """
+    """Refuse time-series options for any other collection, with 6201808."""
     if namespace.is_time_series_buckets or await local_collections.describe(context.mongod, namespace.buckets) is None:
         raise CommandError(_NOT_FOR_OTHERS, "Cannot use time-series options for a non-timeseries collection")
 
 
 def check_not_finer(granularity: str, fields: TimeSeriesFields) -> None:
-    """Check that a granularity is the present one or coarser.
-
-    Raises:
-        CommandError: InvalidOptions.
-    """
+    """Check that a granularity is the current one or coarser, else raise InvalidOptions."""
     if is_coarser(fields.granularity, granularity):
         raise CommandError(
             ErrorCode.InvalidOptions,

@@ -1,1 +1,1 @@
-"""Changes of several steps, persisted so that they are finished or undone even if their coordinator fails."""
+"""DDL coordinators, persisted so that they are finished or undone after a failover."""

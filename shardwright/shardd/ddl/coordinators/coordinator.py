@@ -29,7 +29,7 @@ from shardwright.wire.errors import CommandError
 
 BEGIN: Final = "begin"
 END: Final = "end"
-"""The places besides its phases where a fail point can pause a coordinator."""
+"""Places other than phases where a fail point can pause a coordinator."""
 
 COLLECTION: Final = "collInfo"
 """Additional argument of a persisted change of a sharded collection: the collection's ``uuid``."""
@@ -44,23 +44,16 @@ class LocalMigrations(Protocol):
 
     @property
     def databases(self) -> DatabaseMoves:
-        """Hands out databases whose primary shard changes."""
+        """The moves of databases to other shards."""
 
     async def end_all(self, namespace: str, reason: str) -> None:
-        """End a collection's migration in either direction; it writes nothing more once this has returned.
-
-        Raises:
-            CommandError: it could not be ended.
-            BackendError: mongod does not answer.
-        """
+        """End a collection's migration in either direction; it writes nothing more once this has returned."""
 
 
 class Coordinator(ABC):
     """One change in progress on the primary of the database's primary shard.
 
     Args:
-        context: this shard daemon's context.
-        migrations: this shard's migrations.
         namespace: the collection to change; for a database, its collection part is empty.
         arguments: the request's arguments in their persisted form.
         phase: the persisted phase; None at the beginning.
@@ -71,7 +64,7 @@ class Coordinator(ABC):
         is_user_write: whether it is refused while user writes are blocked.
         not_compared: the arguments in which requests for the same change may differ.
         lock_seconds_max: time limit for acquiring its locks; then it fails with LockBusy.
-        must_finish: whether the point of no return has been passed, or may have been, so that errors lead to retries.
+        must_finish: whether the point of no return has, or may have, been passed, so that errors lead to retries.
         is_over: whether the change has been made or abandoned; a later equal request starts a new change.
         beginning: the scope until it holds its locks; it has changed nothing before.
         opid: the number in ``currentOp`` and for ``killOp``; None if it cannot be killed.
@@ -99,7 +92,7 @@ class Coordinator(ABC):
         self.arguments = dict(arguments)
         self.phase = phase
         self.may_bypass = may_bypass
-        # The progress of a former primary is unknown until `run` has determined it.
+        # The progress of an earlier term is unknown until `run` has determined it.
         self.must_finish = phase is not None
         self.is_over = False
         self.beginning = trio.CancelScope()
@@ -108,7 +101,7 @@ class Coordinator(ABC):
 
     @property
     def id(self) -> dict[str, str]:
-        """The ``_id`` of its document: a namespace can have only one change of each kind in progress."""
+        """The ``_id`` of its document. A namespace can have only one change of each kind in progress."""
         name = str(self.namespace) if self.namespace.collection else f"{self.namespace.db}."
         return {"namespace": name, "operationType": self.operation_type}
 
@@ -135,32 +128,20 @@ class Coordinator(ABC):
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """Hold whatever it needs besides its locks, from beginning to end.
-
-        Raises:
-            CommandError: it cannot begin.
-        """
+        """Hold resources other than the locks, from beginning to end, or refuse the change."""
         yield
 
     def kill(self) -> None:
-        """Interrupt it, which may take a while. Called only if it has an `opid`."""
+        """Interrupt the change, which may take a while. Called only if it has an `opid`."""
         if self.phase is None:
             self.beginning.cancel()
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:
-        """Make the change; returns the reply to the caller.
-
-        Raises:
-            CommandError: it failed. If `must_finish`, it will be retried.
-        """
+        """Make the change; return the reply to the caller. After an error it is retried if `must_finish`."""
 
     async def read_routing(self) -> RoutingTable | None:
-        """Read the collection's current routing table; None if it is not sharded.
-
-        Raises:
-            CommandError: the config servers could not be reached.
-        """
+        """Read the collection's current routing table; None if it is not sharded."""
         catalog = await self.context.catalog()
         return await catalog.read(read_routing(str(self.namespace)))
 
@@ -182,7 +163,7 @@ class Coordinator(ABC):
     def session(self) -> dict[str, Any]:
         """The ``lsid`` and ``txnNumber`` of this phase's one command to participants, and one to the config servers.
 
-        They execute each number once: see `daemon.sidecar.command_sessions`.
+        Each number is executed once: see `daemon.sidecar.command_sessions`.
         """
         session: dict[str, Any] = self.arguments["session"]
         return session
@@ -223,17 +204,17 @@ class Coordinator(ABC):
 
 
 def new_session() -> dict[str, Any]:
-    """The ``lsid`` and ``txnNumber`` of a first command."""
+    """Return the ``lsid`` and ``txnNumber`` of a first command."""
     return {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(0)}
 
 
 def coordinator_documents(context: ShardContext) -> ConfigCollection:
-    """The collection with the documents of all coordinators."""
+    """Return the collection with the documents of all coordinators."""
     return ConfigCollection(context.mongod, _COLLECTION)
 
 
 def is_outage(code: int) -> bool:
-    """Whether a command that failed with this error may have been executed, or can succeed when it is sent again."""
+    """Whether a command that failed with this error may have been executed, or may succeed when it is sent again."""
     categories = (Category.RETRYABLE, Category.NETWORK_TIMEOUT)
     return code in _NO_ANSWER or any(has_category(code, category) for category in categories)
 

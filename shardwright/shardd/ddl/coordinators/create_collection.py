@@ -1,11 +1,11 @@
-"""Sharding a collection (``_shardsvrCreateCollection``), whether it exists or not.
+"""Sharding a new or existing collection (``_shardsvrCreateCollection``).
 
 The order is MongoDB's: the collection and its shard key index are created on this shard in a critical section, then on
 the other shards that get chunks. Then the config servers commit, the one step that makes the collection sharded.
 
-**Change streams.** A mongod writes events for its own commands only, and has none for sharding. So a ``collMod`` that
-changes nothing marks the time in the oplog. The changelog has entries from before and after it, so routers recognise
-the mark: users' commands cannot come between, since the coordinator holds the lock of the database.
+**Change streams.** A mongod writes events only for its own commands, and has no command for sharding. So a ``collMod``
+without changes marks the time in the oplog. Routers recognise the mark by changelog entries from before and after it.
+Users' commands cannot come between, because the coordinator holds the lock of the database.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,10 +54,9 @@ async def plan_initial_chunks(
     *,
     is_empty: bool,
 ) -> Sequence[PlannedChunk]:
-    """The first chunks of a collection that this shard, its database's primary shard, is about to shard.
+    """Return the first chunks of a collection that this shard, as primary shard of its database, is about to shard.
 
-    Raises:
-        CommandError: InvalidOptions and others, the options contradict one another or the zones.
+    Raises InvalidOptions and others if the options contradict one another or the zones.
     """
     catalog = await context.catalog()
     shards = await catalog.shards()
@@ -87,17 +86,17 @@ async def plan_initial_chunks(
 logger = get_logger("shardd.ddl")
 
 _WAIT_MS_MAX: Final = 2000
-"""How long the mark may wait for open transactions on the collection, while operations on it wait for the mark."""
+"""Time that the mark may wait for open transactions on the collection, while operations on it wait for the mark."""
 
 
 async def present_time(mongod: LocalMongod) -> Timestamp:
-    """The time of the last entry in the oplog."""
+    """Return the time of the last entry in the oplog."""
     time: Timestamp = (await mongod.command("admin", {"ping": 1}))["operationTime"]
     return time
 
 
 async def mark_sharded(mongod: LocalMongod, collection: ShardedCollection) -> None:
-    """Write the mark; if that is not possible now, change streams do not show that the collection was sharded."""
+    """Write the mark. If that fails, change streams do not show that the collection was sharded."""
     namespace = collection.namespace
     mark = {
         "collMod": namespace.collection,
@@ -113,7 +112,7 @@ async def mark_sharded(mongod: LocalMongod, collection: ShardedCollection) -> No
 COMMIT = "commit"
 
 _NOT_SHOWN = frozenset({"session"})
-"""What a coordinator adds to the arguments of the request."""
+"""Arguments that the coordinator adds to the request's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +125,16 @@ class Prepared:
 
     @property
     def uuid(self) -> UUID:
-        """Its UUID, which is the same on every shard."""
+        """The collection's UUID, the same on every shard."""
         assert self.local.uuid is not None
         return self.local.uuid
 
 
 class CreateCollection(Coordinator):
-    """The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on.
+    """Shards a collection.
 
-    With ``timeseries``, the namespace and the key are the buckets' (see `ddl.time_series`).
+    The arguments are the fields of the request: ``shardKey``, ``unique``, ``numInitialChunks`` and so on. With
+    ``timeseries``, the namespace and the key are the buckets' (see `ddl.time_series`).
     """
 
     operation_type: ClassVar[str] = "createCollection_V2"
@@ -199,7 +199,7 @@ class CreateCollection(Coordinator):
         return table
 
     def _check_arguments(self, pattern: ShardKeyPattern) -> None:
-        """Refuse what can be refused without reading the collection."""
+        """Refuse arguments that are invalid for any collection."""
         arguments, namespace = self.arguments, self.namespace
         if namespace.is_internal and not namespace.is_logical_sessions:
             raise CommandError(ErrorCode.IllegalOperation, f"can't shard collections in the {namespace.db} database")
@@ -220,7 +220,7 @@ class CreateCollection(Coordinator):
             )
 
     def _check_same(self, table: RoutingTable, pattern: ShardKeyPattern) -> None:
-        """Accept a collection that is already sharded, if it is sharded as requested."""
+        """Accept a collection that is already sharded as requested; refuse any other."""
         collection = table.collection
         if collection.key_pattern.fields == pattern.fields and collection.unique == self._unique:
             return
@@ -307,7 +307,7 @@ class CreateCollection(Coordinator):
         )
 
     async def _publish(self, table: RoutingTable) -> None:
-        """Have all shards with chunks, this one first, refresh and persist the committed routing table."""
+        """Make all shards with chunks, this one first, refresh and persist the committed routing table."""
         context, name = self.context, str(self.namespace)
         await context.refresher.refresh_collection(context.namespace(name))
         await context.writer.wait_collection_saved(name)

@@ -1,12 +1,12 @@
 """``createIndexes`` on all shards that own chunks of a collection, or on none (``_shardsvrCreateIndexes``).
 
-Each shard validates a specification against its own indexes, and builds from its own documents. So shards that may
-refuse a specification are asked first; and if a build fails on one shard, the indexes that the command has built on
-others are dropped again. MongoDB 6.0, where a router sends the command to the shards, leaves them.
+Each shard validates a specification against its own indexes, and builds from its own documents. So the command is first
+sent to the shards that may refuse it. If a build fails on one shard, the new indexes are dropped on the others again.
+MongoDB 6.0, where a router sends the command to the shards, leaves them.
 
-A build may take hours, in which other changes of the collection are not locked out: as in MongoDB, its drop ends the
-build, and a drop of the indexes does (`DropIndexes`). The locks are for the indexes alone, so that what a shard has or
-lacks after a failure is this command's doing; a rename is refused (`IndexCreations`).
+A build may take hours, during which other changes of the collection are not locked out. As in MongoDB, a drop of the
+collection or of the indexes (`DropIndexes`) ends the build. The locks cover only the indexes: they guarantee that this
+command caused any difference left by a failure. A rename is refused (`IndexCreations`).
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
@@ -43,9 +43,9 @@ from shardwright.wire.rawbson import decode_exactly, encode_document, is_string,
 logger = get_logger("shardd.coordinators")
 
 REQUEST: Final = "createIndexesRequest"
-"""The argument with the client's command, less what says how it was sent: its bytes, which may be no valid document.
+"""The argument with the client's command without transport fields, as raw bytes, possibly invalid BSON.
 
-A mongod takes specifications and comments that it does not store as they are, as one with a field ``$id`` alone.
+A mongod accepts specifications and comments that it does not store unchanged, such as one with only a field ``$id``.
 """
 
 BUILD: Final = "buildIndexes"
@@ -59,11 +59,11 @@ _MET_BY_MAJORITY: Final = (None, 0, 1, "majority")
 
 
 class CreateIndexes(IndexChange):
-    """The argument is ``createIndexesRequest``, whose ``indexes`` are documents; see `REQUEST`.
+    """Creates indexes on all owners of chunks.
 
-    Once begun, ``collInfo`` has the UUID of the collection, and ``existing`` the names of the indexes that each owner
-    had before: ``[{shard, names}]``; once it has failed, ``replies`` has what the owners said: ``[{shard, reply}]``,
-    in bytes, too.
+    The argument is ``createIndexesRequest``, whose ``indexes`` are documents; see `REQUEST`. Once begun, ``collInfo``
+    has the UUID of the collection, and ``existing`` the index names of each owner before: ``[{shard, names}]``. After a
+    failure, ``replies`` has the owners' raw replies: ``[{shard, reply}]``.
     """
 
     operation_type: ClassVar[str] = "createIndexes"
@@ -76,31 +76,31 @@ class CreateIndexes(IndexChange):
         self._killed = trio.Event()
         max_time_ms = self._command.get("maxTimeMS")
         if self.phase is None and isinstance(max_time_ms, int | float) and max_time_ms > 0:
-            # By then its client has had MaxTimeMSExpired, so it must not begin when the one it waits for ends.
+            # The client has received MaxTimeMSExpired by then, so this must not begin once the other command ends.
             self.beginning.deadline = trio.current_time() + max_time_ms / 1000
 
     @property
     def locks(self) -> list[str]:
-        """The locks of the indexes; see the head of this file."""
+        """The locks of the indexes; see the module."""
         return [index_lock(self.namespace, name) for name in sorted(self._requested_names)]
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """It is known to drops and renames, and waits for a rename of its collection."""
+        """Register for drops and renames, after waiting for a rename of the collection."""
         async with self.context.index_creations.entered(str(self.namespace)) as self._creation:
             yield
 
     def kill(self) -> None:
-        """Undo it: the builds that have begun are ended."""
+        """Undo the change and end the builds that have begun."""
         super().kill()
         self._killed.set()
 
     async def run(self) -> dict[str, Any]:
-        """Build the indexes; returns each owner's reply under ``shards``, also if that is an error.
+        """Build the indexes; return each owner's reply or error under ``shards``.
 
         Raises:
             CommandError: StaleConfig, the collection is not sharded, or not the one in which building began; or an
-                owner, or the config servers, could not be reached, or has lost an index meanwhile.
+                owner or the config servers could not be reached, or an owner has lost an index meanwhile.
         """
         table = await self._table()
         owners = IndexOwners(self.context, self.namespace, table)
@@ -143,7 +143,7 @@ class CreateIndexes(IndexChange):
         self.must_finish = True
 
     async def _build_unless_killed(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
-        """As `_build`, whose builds are ended if it is killed."""
+        """Run `_build`, and end its builds if this is killed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_builds_when_killed, owners)
             try:
@@ -166,7 +166,7 @@ class CreateIndexes(IndexChange):
             await trio.sleep(ROUND_SECONDS)
 
     async def _build(self, owners: IndexOwners, table: RoutingTable) -> dict[str, Outcome]:
-        """The outcomes of all owners, or, if one refuses in advance, of those that may refuse."""
+        """Return the outcomes of all owners, or only of those that may refuse if one of them does."""
         existing = await owners.indexes()
         is_client_waiting = self.phase is None
         if is_client_waiting and any(self._requested_names - names_of(indexes) for indexes in existing.values()):
@@ -184,9 +184,11 @@ class CreateIndexes(IndexChange):
         return outcomes | await owners.change(command, without=first)
 
     def _unless_aborted(self, outcomes: Mapping[str, Outcome], table: RoutingTable) -> Mapping[str, Outcome]:
-        """The outcomes; if a drop has found the indexes, as if it had found them being built on all owners.
+        """Replace the outcomes after a drop or a kill.
 
-        If a user has ended the command, Interrupted instead, as what the owners have said is due to that.
+        If a drop found the indexes, successful outcomes become IndexBuildAborted, as if it had found them being built
+        on all owners. If a user killed the command, all outcomes become Interrupted, because the kill caused the
+        owners' replies.
         """
         if self._killed.is_set():
             interrupted = CommandError(ErrorCode.Interrupted, "operation was interrupted")
@@ -201,11 +203,7 @@ class CreateIndexes(IndexChange):
         return {shard: each if isinstance(each, CommandError) else aborted for shard, each in outcomes.items()}
 
     async def _check_all_have_them(self, owners: IndexOwners) -> None:
-        """Check that no owner has lost an index in a failover, which another attempt builds again.
-
-        Raises:
-            CommandError: one has.
-        """
+        """Check that no owner has lost an index in a failover. After an error another attempt builds it again."""
         indexes = {shard: names_of(found) for shard, found in (await owners.lasting_indexes()).items()}
         everywhere = set.intersection(*indexes.values())
         for shard, names in indexes.items():
@@ -219,7 +217,7 @@ class CreateIndexes(IndexChange):
     async def _with_write_concern(
         self, owners: IndexOwners, replies: Mapping[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """The replies, each with the error of its shard if the client's write concern, where it is more, is not met."""
+        """Return the replies, with errors if the client's write concern exceeds a majority and is not met."""
         concern = self._command_as_given.get(_WRITE_CONCERN)
         if not isinstance(concern, dict) or concern.get("w") in _MET_BY_MAJORITY:
             return dict(replies)
@@ -233,12 +231,12 @@ class CreateIndexes(IndexChange):
         return {shard: {**reply, **failures.get(shard, {})} for shard, reply in replies.items()}
 
     async def _undo(self, owners: IndexOwners) -> None:
-        """Drop the indexes that no shard had before, wherever they are."""
+        """Drop the new indexes on all shards."""
         before = self._before
         anywhere: set[str] = set().union(*before.values())
 
         def unwanted(shard: str, indexes: Sequence[Index]) -> Set[str]:
-            # One that got its first chunk meanwhile has what the donor had.
+            # A shard that got its first chunk meanwhile has the donor's indexes.
             return (self._requested_names & names_of(indexes)) - before.get(shard, anywhere)
 
         for shard, outcome in (await owners.drop(unwanted)).items():
@@ -252,9 +250,9 @@ class CreateIndexes(IndexChange):
                 )
 
     def _may_conflict(self, indexes: Sequence[Index]) -> bool:
-        """Whether a shard may refuse an index because of one that it has: of the same name or key, but not the same.
+        """Whether a shard may refuse an index because it has a different one with the same name or key.
 
-        Of options that are left out, or written in another way, only mongod knows whether they make a difference.
+        Only mongod knows whether omitted or differently written options make a difference.
         """
         return any(
             (new.get("name") == old["name"] or new.get("key") == old["key"]) and _without_version(new) != old
@@ -273,7 +271,7 @@ class CreateIndexes(IndexChange):
 
     @property
     def _command(self) -> dict[str, Any]:
-        """What an owner is asked, in which the write concern is left to `IndexOwners`."""
+        """The command for an owner; `IndexOwners` adds the write concern."""
         request = self._command_as_given
         for name in ("createIndexes", _WRITE_CONCERN):
             request.pop(name, None)

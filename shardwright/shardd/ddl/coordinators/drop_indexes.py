@@ -1,8 +1,8 @@
 """``dropIndexes`` on all shards that have a collection (``_shardsvrDropIndexes``).
 
-A shard may lack an index that another one has. Whether all owners answer is found out before any of them drops; then
-they are asked until none has one of the indexes. A creation that builds nothing but these is undone first, as a mongod
-ends their build, so that no owner builds one after the drop.
+A shard may lack an index that another one has. No shard drops an index before all of them have listed theirs; then the
+drop is repeated until none has one of the indexes. A creation that builds only these indexes is undone first, as a
+mongod ends their build, so that no owner builds one after the drop.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -42,26 +42,23 @@ from shardwright.wire.rawbson import is_string
 DROP: Final = "dropIndexes"
 
 OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
-"""The argument that says that the client named the time-series collection of these buckets."""
+"""The argument that marks a client's request as naming the time-series collection of these buckets."""
 
 _NAMES: Final = "indexNames"
 
 
 class DropIndexes(IndexChange):
-    """The arguments are ``index``, as in the command (a name, a key, a list of names, or ``*``), and `OF_MEASUREMENTS`.
+    """Drops indexes on all owners of chunks.
 
-    Once begun, ``collInfo`` has the UUID of the sharded collection, and ``indexNames`` what was found to be dropped. An
-    unsharded one is changed in one step of its mongod, for which there is nothing to persist.
+    The arguments are ``index``, as in the command (a name, a key, a list of names, or ``*``), and `OF_MEASUREMENTS`.
+    Once begun, ``collInfo`` has the UUID of the sharded collection, and ``indexNames`` the names to drop. For an
+    unsharded collection there is nothing to persist, because its mongod changes it in one step.
     """
 
     operation_type: ClassVar[str] = "dropIndexes"
 
     async def run(self) -> dict[str, Any]:
-        """Drop the indexes; ``raw`` has the replies of all shards.
-
-        Raises:
-            CommandError: IndexNotFound, no shard has them; or a shard's error, with ``raw``.
-        """
+        """Drop the indexes; ``raw`` has the replies of all shards, also in IndexNotFound and other errors."""
         table = await self.read_routing()
         is_first = self.phase is None
         if table is None:
@@ -99,9 +96,6 @@ class DropIndexes(IndexChange):
         """Drop the indexes whose locks are held.
 
         Args:
-            owners: the owners.
-            table: the routing table.
-            names: the names of the indexes.
             aborted: the indexes of each owner before creations were aborted, if any were.
         """
         bypass, is_first = self._bypass, self.phase is None
@@ -121,7 +115,7 @@ class DropIndexes(IndexChange):
         is_partly_done = aborted or not is_first or len(errors) < len(outcomes) or self._drops_all
         is_partly_done = is_partly_done or any(map(is_unsure, names))  # the owners do not know what to drop
         if all(each.code == ErrorCode.IndexNotFound for each in errors.values()) and is_partly_done:
-            # An owner that lacks one of several drops none of them, nor one all while another is being built.
+            # An owner drops none of several indexes if it lacks one, and none with ``*`` while another is being built.
             outcomes |= await owners.drop(lambda _, indexes: self._unwanted(indexes, names, table))
             outcomes |= {
                 shard: {"nIndexesWas": len(aborted.get(shard, ())), "ok": 1.0}
@@ -132,16 +126,17 @@ class DropIndexes(IndexChange):
         return outcomes
 
     async def _listed(self, owners: IndexOwners) -> dict[str, list[Index]]:
-        """The indexes of each owner; indexes of measurements are named by their keys in the client's terms."""
+        """Return the indexes of each owner; keys of measurements' indexes are in the client's terms."""
         of_measurements = {name: self.arguments[name] for name in (OF_MEASUREMENTS,) if name in self.arguments}
         return await owners.indexes(**of_measurements)
 
     def _refusal(
         self, indexes: Mapping[str, Sequence[Index]], names: Set[str], table: RoutingTable
     ) -> CommandError | None:
-        """CannotDropShardKeyIndex for all owners, before any drops, if one would have no index for the shard key left.
+        """Return CannotDropShardKeyIndex if the drop would leave an owner without an index for the shard key.
 
-        One that is being created may be undone.
+        It applies to all owners, before any of them drops. Indexes in creation do not count, because they may be
+        undone.
         """
         creations = self.context.index_creations.of(str(self.namespace))
         unsure = names | frozenset().union(*(each.names for each in creations))
@@ -156,7 +151,7 @@ class DropIndexes(IndexChange):
         )
 
     def _names(self, indexes: Mapping[str, Sequence[Index]], table: RoutingTable) -> frozenset[str]:
-        """The names of the indexes to drop: the ones that were found first, if this resumes a drop."""
+        """Return the names of the indexes to drop; a resumed drop keeps the persisted names."""
         if _NAMES in self.arguments:
             return frozenset(self.arguments[_NAMES])
         wanted = self.arguments["index"]
@@ -171,7 +166,7 @@ class DropIndexes(IndexChange):
         return frozenset(filter(is_string, wanted if isinstance(wanted, list) else [wanted]))
 
     def _unwanted(self, indexes: Sequence[Index], names: Set[str], table: RoutingTable) -> set[str]:
-        """Which of an owner's indexes are to be dropped."""
+        """Return the names of an owner's indexes that have to be dropped."""
         return {
             index["name"]
             for index in indexes
@@ -181,7 +176,7 @@ class DropIndexes(IndexChange):
 
     @property
     def _bypass(self) -> dict[str, Any]:
-        """Once begun it is not refused: the writes of users may have been blocked since some owners have dropped."""
+        """The bypass of the user write block. A begun drop has it, because users may have been blocked since."""
         return {BYPASS: True} if self.may_bypass or self.phase is not None else {}
 
     @property
@@ -189,10 +184,9 @@ class DropIndexes(IndexChange):
         return bool(self.arguments["index"] == "*")
 
     def _abort(self, creations: Iterable[IndexCreation], names: Set[str]) -> list[IndexCreation]:
-        """Have the creations undone that build nothing but these indexes; returns them.
+        """Mark the creations that build only these indexes as aborted, and return them.
 
-        Raises:
-            CommandError: IndexNotFound, as on a mongod: one of these is being built together with others.
+        Raises IndexNotFound, as on a mongod, if one of these is being built together with others.
         """
         found = [each for each in creations if each.names and (self._drops_all or each.names & names)]
         for each in found:
@@ -204,10 +198,9 @@ class DropIndexes(IndexChange):
         return found
 
     async def _wait_ended(self, owners: IndexOwners, creations: Sequence[IndexCreation]) -> None:
-        """Wait until aborted creations have been undone, and end their builds on owners that have begun with them.
+        """Wait until aborted creations have been undone, and end their builds on owners that have begun them.
 
-        Raises:
-            CommandError: LockBusy, one did not end in time; or an owner could not be reached.
+        Raises LockBusy if one did not end in time.
         """
         with trio.move_on_after(LOCK_SECONDS_MAX) as patience:
             for creation in creations:
@@ -233,7 +226,7 @@ class DropIndexes(IndexChange):
 
 
 def _error_of_all(outcomes: Mapping[str, Outcome]) -> CommandError | None:
-    """The error of the whole command; None if the indexes are gone, which not all shards need to have had."""
+    """Return the error of the whole command; None if the indexes are gone, even if some shards lacked them before."""
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, CommandError)]
     counted = [error for error in errors if error.code != ErrorCode.IndexNotFound or len(errors) == len(outcomes)]
     return counted[0] if counted else None

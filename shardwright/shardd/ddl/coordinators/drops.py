@@ -34,16 +34,12 @@ async def dropped_everywhere(coordinator: Coordinator, namespace: Namespace, uui
     """Drop a collection in the catalog, then on all other shards, then here, where operations wait for the block's end.
 
     The coordinator persists its progress in the block. Otherwise the next primary could repeat the drop and remove a
-    collection that was created since. An unsharded collection is dropped on all shards too, to remove leftovers of an
-    earlier drop or a migration. May be repeated.
+    newer collection. An unsharded collection is dropped on all shards too, to remove leftovers of an earlier drop or a
+    migration. May be repeated.
 
     Args:
         coordinator: the drop, which has persisted a transaction number for its participants.
-        namespace: the collection.
         uuid: its UUID if it is sharded, else None.
-
-    Raises:
-        CommandError: the config servers or a shard refused or could not be reached.
     """
     context = coordinator.context
     if uuid is not None:
@@ -88,7 +84,10 @@ _DROP_COLLECTION: Final = "dropCollection"
 
 
 class DropCollection(Coordinator):
-    """The argument is ``collectionUUID``, if any; once begun, ``collInfo`` has the UUID of a sharded collection."""
+    """Drops a collection.
+
+    The argument is ``collectionUUID``, if any; once begun, ``collInfo`` has the UUID of a sharded collection.
+    """
 
     operation_type: ClassVar[str] = "dropCollection"
 
@@ -110,7 +109,7 @@ class DropCollection(Coordinator):
             context, "dropCollection.start", str(namespace), {"collectionUUID": collection} if collection else {}
         )
         await self.enter_phase(_DROP_COLLECTION, **({COLLECTION: collection} if collection else {}))
-        # From here on its migrations are forbidden, and it may have been removed from the catalog.
+        # From here on its migrations are forbidden, and it may already be gone from the catalog.
         self.must_finish = self.must_finish or uuid is not None
         try:
             async with dropped_everywhere(self, namespace, uuid):
@@ -123,7 +122,7 @@ class DropCollection(Coordinator):
         return {}
 
     async def _sharded_uuid(self) -> UUID | None:
-        """The UUID of the collection if it is sharded, or was when the drop began."""
+        """Return the UUID of the collection if it is sharded, or was when the drop began."""
         persisted = self.arguments.get(COLLECTION)
         if persisted is not None:
             return UUID(bytes=bytes(persisted["uuid"]))
@@ -135,7 +134,7 @@ _DROP_DATABASE: Final = "drop"
 
 
 class DropDatabase(Coordinator):
-    """Its argument is the ``databaseVersion`` of the request."""
+    """Drops a database. The argument is the ``databaseVersion`` of the request."""
 
     operation_type: ClassVar[str] = "dropDatabase"
 
@@ -146,7 +145,7 @@ class DropDatabase(Coordinator):
         if await self._is_dropped():
             return {"dropped": db}
         version = {"databaseVersion": self.arguments["databaseVersion"]}
-        # The version is an addition of ours: change streams look up which shard was primary at the time of an event.
+        # Our own addition: change streams look up the primary shard at the time of an event.
         await log_change(context, "dropDatabase.start", db, version)
         self.must_finish = True
         for collection in await self._sharded_collections():
@@ -167,7 +166,7 @@ class DropDatabase(Coordinator):
         return {"dropped": db}
 
     async def _is_dropped(self) -> bool:
-        """Whether an earlier attempt has dropped it; a database of that name is then a new one."""
+        """Whether an earlier attempt has dropped the database; a database of that name is then a new one."""
         catalog = await self.context.catalog()
         entry = await catalog.read(read_database(self.namespace.db))
         return entry is None or not entry.version.matches(DatabaseVersion.from_value(self.arguments["databaseVersion"]))
@@ -175,7 +174,7 @@ class DropDatabase(Coordinator):
     async def _sharded_collections(self) -> list[CollectionEntry]:
         catalog = await self.context.catalog()
         prefix = f"{self.namespace.db}."
-        # The slash is the character after the dot, so this is the end of all names with the prefix.
+        # The slash is the character after the dot, so it bounds all names with the prefix.
         documents = await catalog.find(
             "collections", {"_id": {"$gte": prefix, "$lt": f"{self.namespace.db}/"}}, sort={"_id": 1}
         )

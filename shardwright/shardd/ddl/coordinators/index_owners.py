@@ -1,6 +1,6 @@
 """Index changes on all shards that own chunks of a collection.
 
-`IndexOwners` sends commands to the owners, with the collection's version, and finds the owners again if chunks have
+`IndexOwners` sends commands to the owners, with the collection's version, and refreshes the owners if chunks have
 moved. `IndexChange` is the base of the coordinators that create and drop indexes.
 """
 
@@ -28,7 +28,7 @@ DIGEST: Final = "digest"
 
 
 class IndexChange(Coordinator):
-    """A change of a collection's indexes. Changes that are not equal wait for each other's locks, as in MongoDB.
+    """A change of a collection's indexes. Unequal changes wait for each other's locks, as in MongoDB.
 
     The argument ``digest`` identifies equal changes. Each shard's mongod checks whether user writes are blocked.
     """
@@ -48,13 +48,13 @@ class IndexChange(Coordinator):
 
 
 Outcome = dict[str, Any] | CommandError
-"""A shard's answer to a command: its reply without the gossiped times, or an error."""
+"""A shard's reply to a command without the gossiped times, or an error."""
 
 Index = Mapping[str, Any]
 """The specification of an index, as ``listIndexes`` shows it."""
 
 ATTEMPTS_MAX: Final = 10
-"""The attempts to send a command while chunks move, or to drop indexes that are created again, before a pause."""
+"""Attempts to send a command while chunks move, or to drop indexes that are created again, before a pause."""
 
 _DROP_REFUSED_FOR_NOW: Final = frozenset(
     {
@@ -65,11 +65,11 @@ _DROP_REFUSED_FOR_NOW: Final = frozenset(
 """Errors with which a shard refuses to drop an index that it drops later."""
 
 _SHOWN_NAME_MAX: Final = 200
-"""The characters of an index's name that ``config.locks`` shows."""
+"""Characters of an index's name in ``config.locks``."""
 
 
 class IndexOwners:
-    """The owners of a sharded collection, found again for each command.
+    """The owners of a sharded collection, refreshed for each command.
 
     Args:
         table: the collection's routing table, just read.
@@ -83,19 +83,18 @@ class IndexOwners:
     async def change(
         self, command: Mapping[str, Any], only: Set[str] | None = None, *, without: Set[str] = frozenset()
     ) -> dict[str, Outcome]:
-        """As `ask`, for a change that must not be lost: a shard has made it once its majority has."""
+        """Run `ask` for a change that must not be lost; a shard succeeds once its majority has the change."""
         outcomes = await self.ask({**command, "writeConcern": MAJORITY}, only, without=without)
         return {shard: _if_replicated(shard, outcome) for shard, outcome in outcomes.items()}
 
     async def ask(
         self, command: Mapping[str, Any], only: Set[str] | None = None, *, without: Set[str] = frozenset()
     ) -> dict[str, Outcome]:
-        """Send a command to the owners; returns the outcomes by shard.
+        """Send a command to the owners; return the outcomes by shard.
 
         Args:
-            command: a command that may be repeated; the version of the collection is added.
+            command: a repeatable command; the version of the collection is added.
             only: the owners to send it to; None for all.
-            without: owners to leave out.
 
         Raises:
             CommandError: StaleConfig, the collection has been replaced, or its chunks keep moving; or the config
@@ -111,13 +110,13 @@ class IndexOwners:
         raise stale[0]
 
     async def indexes(self, **listing: object) -> dict[str, list[Index]]:
-        """List the indexes of the collection on each owner, including those that are being built.
+        """List the indexes of the collection on each owner, including unfinished builds.
 
         Args:
             listing: further arguments of ``listIndexes``.
 
         Raises:
-            CommandError: as `ask`; or an owner could not be reached.
+            CommandError: as for `ask`; or an owner could not be reached.
         """
         found: dict[str, list[Index]] = {}
         for shard, outcome in (await self.ask({"listIndexes": self._namespace.collection, **listing})).items():
@@ -130,9 +129,9 @@ class IndexOwners:
         return found
 
     async def lasting_indexes(self) -> dict[str, list[Index]]:
-        """As `indexes`, after a majority of each owner has the changes of earlier commands.
+        """List as `indexes` does, once a majority of each owner has the changes of earlier commands.
 
-        A repeated command that has nothing to do does not wait until the first one's changes are replicated.
+        A repeated command without effect does not wait until the first one's changes are replicated.
         """
         note = {"appendOplogNote": 1, "data": {"msg": f"indexes of {self._namespace}"}, "writeConcern": MAJORITY}
         for shard in sorted(self._table.shards):
@@ -142,15 +141,15 @@ class IndexOwners:
         return await self.indexes()
 
     async def drop(self, unwanted: Callable[[str, Sequence[Index]], Set[str]]) -> dict[str, Outcome]:
-        """Drop indexes until each owner lacks them or refuses; returns the owners' last answers.
+        """Drop indexes until each owner lacks them or refuses; return the owners' last outcomes.
 
-        It bypasses the block of user writes, because it undoes or completes a change that began earlier.
+        The drop bypasses the block of user writes, because it undoes or completes a change that began earlier.
 
         Args:
             unwanted: returns the names of a shard's indexes to drop.
 
         Raises:
-            CommandError: an owner could not be reached, or does not drop them now.
+            CommandError: an owner could not be reached, or refuses for now.
         """
         outcomes: dict[str, Outcome] = {}
         refusing: set[str] = set()
@@ -209,7 +208,6 @@ def raise_refusal_for_now(outcomes: Mapping[str, Outcome], *, of_some: bool = Fa
     """Raise the first transient refusal of a drop.
 
     Args:
-        outcomes: the shards' answers.
         of_some: raise only if not all shards refuse, because the others may have dropped already.
     """
     refusals = [
@@ -220,7 +218,7 @@ def raise_refusal_for_now(outcomes: Mapping[str, Outcome], *, of_some: bool = Fa
 
 
 def reply_of(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as a reply document."""
+    """Return the outcome as a reply document."""
     return outcome.reply() if isinstance(outcome, CommandError) else outcome
 
 
@@ -254,7 +252,7 @@ def index_lock(namespace: Namespace, name: str) -> str:
 
 
 def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
-    """Turn a change that may not be replicated into an error, because a failover could lose it."""
+    """Convert a change that may not be replicated to an error, because a failover could lose it."""
     if isinstance(outcome, CommandError) or "writeConcernError" not in outcome:
         return outcome
     failure = outcome["writeConcernError"].get("errmsg")
@@ -262,7 +260,7 @@ def _if_replicated(shard: str, outcome: Outcome) -> Outcome:
 
 
 def _is_stale(error: CommandError) -> bool:
-    """Whether the owners have to be found again; one may have been removed once its chunks had moved."""
+    """Whether the owners have to be refreshed; for ShardNotFound too, because an owner may have been removed."""
     return error.code == ErrorCode.ShardNotFound or has_category(error.code, Category.STALE_ROUTING)
 
 
@@ -271,12 +269,9 @@ ROUND_SECONDS: Final = 0.2
 
 
 async def end_builds(owners: IndexOwners, namespace: Namespace, creation: IndexCreation) -> None:
-    """End the builds of a creation that is undone, because of a drop or a kill, on the owners that have begun them.
+    """End the builds of a creation that is undone by a drop or a kill, on the owners that have begun them.
 
     They are ended by ``dropIndexes``, because a mongod 6.0 may crash when its builds are killed.
-
-    Raises:
-        CommandError: an owner could not be reached.
     """
     for shard, indexes in (await owners.indexes()).items():
         begun = creation.building.get(shard, creation.names) & names_of(indexes)

@@ -2,7 +2,7 @@
 
 As in MongoDB 6.0, a user's request sets ``permitMigrations`` in the collection's entry, while changes to the collection
 set ``allowMigrations`` (``_configsvrSetAllowMigrations``). The shards refresh in either case: a donor aborts a
-migration that it has not begun to commit, and replies once that is done.
+migration before its commit, and replies once the abort is done.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -33,9 +33,6 @@ async def allow_migrations(
 
     Args:
         session: the coordinator's session, with a number that is new to the config servers.
-
-    Raises:
-        CommandError: the config servers or a shard that owns chunks could not be reached.
     """
     change = {
         "_configsvrSetAllowMigrations": str(namespace),
@@ -59,10 +56,6 @@ async def migrations_blocked(coordinator: Coordinator, uuid: UUID) -> AsyncItera
 
     Args:
         coordinator: it has just entered a phase, and sent no command to the config servers in it.
-        uuid: the collection's UUID.
-
-    Raises:
-        CommandError: the config servers or an owner refused, or could not be reached.
     """
 
     async def allow(*, is_allowed: bool) -> None:
@@ -87,7 +80,7 @@ async def migrations_blocked(coordinator: Coordinator, uuid: UUID) -> AsyncItera
 
 
 class SetAllowMigrations(Coordinator):
-    """Allow or forbid migrations, by the argument ``allowMigrations``. It is a single write, so it has no document."""
+    """Allows or forbids migrations, by the argument ``allowMigrations``. A single write, so it has no document."""
 
     operation_type: ClassVar[str] = "setAllowMigrations"
     is_user_write: ClassVar[bool] = False
@@ -95,8 +88,7 @@ class SetAllowMigrations(Coordinator):
     async def run(self) -> dict[str, Any]:
         """Change the collection's entry, then refresh the shards that own chunks.
 
-        Raises:
-            CommandError: NamespaceNotSharded; or the error of a shard, after the change itself has been made.
+        Raises NamespaceNotSharded, or the error of a shard after the change itself has been made.
         """
         context, namespace = self.context, str(self.namespace)
         catalog = await context.catalog()

@@ -1,12 +1,11 @@
 """``collMod`` on all shards that have a collection (``_shardsvrCollMod``).
 
 A change to several shards is checked on all of them before it is made on any. Migrations are blocked until the end,
-because a recipient might copy the collection as it was before.
+because a recipient might copy the collection without the change.
 
-A new granularity of a sharded time-series collection needs more (`GranularityChange`). Routers find the shard of a
-measurement, and the shards of a time range, by the granularity. So operations wait on every shard that owns chunks,
-from before the catalog changes until that shard has changed. Afterwards all owners refuse the versions by which routers
-have targeted so far.
+A new granularity of a sharded time-series collection needs more (`GranularityChange`), because routers target
+measurements and time ranges by the granularity. So operations wait on every shard that owns chunks, from before the
+catalog changes until that shard has changed. Afterwards all owners refuse the routers' former versions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Set
@@ -44,7 +43,6 @@ class GranularityChange:
     Args:
         coordinator: it has just entered a phase, and sent no command in it.
         uuid: the UUID of the buckets.
-        granularity: the new granularity.
     """
 
     def __init__(self, coordinator: Coordinator, uuid: UUID, granularity: str) -> None:
@@ -83,20 +81,12 @@ class GranularityChange:
             await coordinator.enter_phase(UPDATE_SHARDS)
 
     async def finish(self) -> None:
-        """Allow migrations again, after all shards have changed.
-
-        Raises:
-            CommandError: a shard or the config servers could not be reached.
-        """
+        """Allow migrations again, after all shards have changed."""
         await self._coordinator.enter_phase(UPDATE_SHARDS)  # for another command to the config servers
         await self._allow_migrations(is_allowed=True)
 
     async def present_table(self) -> RoutingTable:
-        """The routing table, whose owners do not change from `prepare` to `finish`.
-
-        Raises:
-            CommandError: the config servers could not be reached.
-        """
+        """Return the routing table, whose owners do not change from `prepare` to `finish`."""
         table = await self._coordinator.read_routing()
         assert table is not None  # the coordinator holds the lock of the collection
         return table
@@ -155,21 +145,21 @@ _REFUSED_FOR_INDEX: Final = frozenset(
 _REFUSED_FOR_NOW: Final = frozenset(
     {ErrorCode.BackgroundOperationInProgressForNamespace, ErrorCode.LockBusy, ErrorCode.LockTimeout}
 )
-"""Transient refusals, such as of a shard that is building an index. Once another shard has changed they are retried, or
-the change would remain on some shards only."""
+"""Transient refusals, such as from a shard that is building an index.
+
+They are retried once another shard has changed, because the change would otherwise remain on some shards only.
+"""
 
 
 class ModifyCollection(Coordinator):
-    """The argument ``collModRequest`` contains the fields of the user's ``collMod``."""
+    """Runs ``collMod``. The argument ``collModRequest`` contains the fields of the user's command."""
 
     operation_type: ClassVar[str] = "collMod_V2"
 
     async def run(self) -> dict[str, Any]:
         """Run it here for an unsharded collection or a view, else on all shards that have the collection.
 
-        Raises:
-            CommandError: an error of mongod; IndexNotFound, CannotConvertIndexToUnique and others, a shard refused
-                before anything was changed.
+        IndexNotFound, CannotConvertIndexToUnique and others mean that a shard refused before anything was changed.
         """
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
@@ -177,7 +167,7 @@ class ModifyCollection(Coordinator):
         if table is None:
             with self.point_of_no_return():
                 results = await self._send({self._me}, self._participant_command(perform_view_change=True))
-            # As in MongoDB, what the only shard says is at the top, too.
+            # As in MongoDB, the only shard's reply is also at the top level.
             changed = {name: value for name, value in results[self._me].items() if name != "ok"}
             return {**changed, "raw": await by_hosts(self.context, {self._me: changed})}
         granularity = self._new_granularity(table)
@@ -189,10 +179,9 @@ class ModifyCollection(Coordinator):
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """The index that it changes is not one that is still being created, and may be undone.
+        """Exclude index creations if the change concerns an index, because an unfinished one may be undone.
 
-        Raises:
-            CommandError: BackgroundOperationInProgressForNamespace, one is being created.
+        Raises BackgroundOperationInProgressForNamespace if one is being created.
         """
         async with AsyncExitStack() as stack:
             if "index" in self._request:
@@ -216,7 +205,7 @@ class ModifyCollection(Coordinator):
         return results
 
     async def _modify_buckets(self, table: RoutingTable, granularity: str) -> dict[str, Any]:
-        """Change the granularity, and whatever else is asked for, on all shards while operations wait."""
+        """Change the granularity and all other fields on all shards while operations wait."""
         before = self.arguments.get(INFO) or {"timeSeriesOptions": _fields(table).to_document(), "isSharded": True}
         await self.enter_phase(self.phase or BLOCK_SHARDS, info=before)
         change = GranularityChange(self, table.collection.uuid, granularity)
@@ -235,7 +224,7 @@ class ModifyCollection(Coordinator):
             await self._modify_here(table, command)
 
     def _new_granularity(self, table: RoutingTable) -> str | None:
-        """The granularity to change to; None if it stays as it is."""
+        """Return the granularity to change to; None if it does not change."""
         granularity = granularity_of(self._request)
         if granularity is None or self._request.get("dryRun"):
             return None
@@ -245,14 +234,10 @@ class ModifyCollection(Coordinator):
         return None if granularity == _fields(table).granularity else granularity
 
     async def _check_owners(self, table: RoutingTable) -> None:
-        """Check that no shard that owns chunks would refuse the change.
-
-        Raises:
-            CommandError: one would, with this error.
-        """
+        """Check that no shard that owns chunks would refuse the change, else raise the first refusal."""
         index = self._request.get("index")
         if not isinstance(index, Mapping) or self._request.get("dryRun"):
-            return  # everything else is judged alike by the mongods of all shards
+            return  # the mongods of all shards agree about everything else
         for shard_id in sorted(table.shards):
             await self._check_index(shard_id, index, table.key_pattern)
         if index.get("unique"):
@@ -279,7 +264,7 @@ class ModifyCollection(Coordinator):
                 )
 
     async def _modify_here(self, table: RoutingTable, command: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Begin with this shard, whose mongod refuses whatever all of them would refuse."""
+        """Change this shard first, because its mongod refuses anything that all of them would refuse."""
         command = {**(command or self._change_of(table)), "performViewChange": True}
         if self._me in table.shards:
             return await self._send({self._me}, command)
@@ -321,7 +306,7 @@ class ModifyCollection(Coordinator):
     def _participant_command(
         self, *, perform_view_change: bool = False, uuid: Binary | None = None, **only: object
     ) -> dict[str, Any]:
-        """``_shardsvrCollModParticipant`` with the whole request, or with ``only`` some fields."""
+        """Return ``_shardsvrCollModParticipant`` with the whole request, or with ``only`` some fields."""
         request = only or ({} if uuid is None else {"collectionUUID": uuid}) | self._request
         return {
             "_shardsvrCollModParticipant": self.namespace.collection,

@@ -1,8 +1,8 @@
 """Changing the primary shard of a database (``_shardsvrMovePrimary``).
 
-The unsharded collections are copied while clients use them, as a range is in a chunk migration: cloned, then followed
+The unsharded collections are copied while clients use them, as a chunk migration copies a range: cloned, then followed
 through the oplog. Operations wait only while the last changes are applied and the config servers commit. Until then an
-error undoes everything, and a new primary of this shard begins again; from then on the change is completed.
+error undoes everything, and a new primary of this shard begins again. From then on the change is completed.
 """
 
 from collections.abc import Mapping
@@ -40,20 +40,20 @@ ABORT: Final = "abort"
 _ATTEMPTS_MAX: Final = 3
 
 _LOST: Final = frozenset({ErrorCode.NotYetInitialized, ErrorCode.FailedToSatisfyReadPreference})
-"""What a recipient answers, besides the errors of a failover, whose new primary knows nothing of the attempt."""
+"""Further errors of a failover: the recipient's new primary has no state of the attempt."""
 
 _REFUSED: Final = frozenset(
     {ErrorCode.ShardNotFound, ErrorCode.NamespaceNotFound, ErrorCode.ConflictingOperationInProgress}
 )
-"""The config servers' errors that say that the commit has not been made, and will not be."""
+"""Errors of the config servers after which the commit has not been made, and will not be."""
 
 
 class MovePrimary(Coordinator):
-    """The argument ``to`` is the id of the shard that is to become primary.
+    """Moves a database. The argument ``to`` is the id of its next primary shard.
 
-    Persisted with it: ``databaseVersion`` before the move; the present attempt's ``moveId``; ``copies`` and
-    ``copiedViews``, what the recipient may have of it; ``movedAt``, the cluster time of the move; in phase `ABORT` the
-    ``abortReason``.
+    Also persisted are ``databaseVersion`` before the move; the current attempt's ``moveId``; ``copies`` and
+    ``copiedViews``, which the recipient may have created; ``movedAt``, the cluster time of the move; and in phase
+    `ABORT` the ``abortReason``.
     """
 
     operation_type: ClassVar[str] = "movePrimary"
@@ -73,12 +73,12 @@ class MovePrimary(Coordinator):
         self._section = MoveSection(context, namespace.db, section_reason(self.id))
 
     async def run(self) -> dict[str, Any]:
-        """Move the database, or complete or undo what a former primary has begun.
+        """Move the database, or complete or undo the move of an earlier term.
 
         Raises:
             CommandError: ShardNotFound; NamespaceNotFound; NamespaceExists, the recipient has a collection of the same
-                name; LockTimeout, transactions are open; or whatever else made it impossible, once nothing is left of
-                it.
+                name; LockTimeout, transactions are open; or the error that prevented it, once everything has been
+                undone.
         """
         if self.phase is None and not await self._begin():
             return {}
@@ -101,7 +101,7 @@ class MovePrimary(Coordinator):
         return {"database": self.namespace.db, "from": self.context.require_identity().shard_name, "to": self._to}
 
     async def _begin(self) -> bool:
-        """Check the request and persist it; False if the database is where it is to be."""
+        """Check the request and persist it; return False if ``to`` is already the primary shard."""
         context, db = self.context, self.namespace.db
         catalog = await context.catalog()
         entry = await catalog.read(read_database(db))
@@ -173,7 +173,7 @@ class MovePrimary(Coordinator):
         await self.enter_phase(CLONE, copies=copies, copiedViews=views)
 
     async def _commit(self) -> None:
-        """Have the config servers commit, while operations wait; if they refuse, enter phase `ABORT`."""
+        """Commit on the config servers, while operations wait; if they refuse, enter phase `ABORT`."""
         context, db = self.context, self.namespace.db
         await self._section.restore()
         # Writes have been blocked since the copy was complete, or since this shard's primary began its term.
@@ -200,7 +200,7 @@ class MovePrimary(Coordinator):
         await self.enter_phase(CLEAN)
 
     async def _clean(self) -> None:
-        """Drop the collections that the new primary shard has now, and let it go."""
+        """Drop the collections that were moved to the new primary shard, and end the attempt there."""
         context, db = self.context, self.namespace.db
         await context.refresher.refresh_database(context.database(db))
         await context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_DROPPING)
@@ -210,7 +210,7 @@ class MovePrimary(Coordinator):
         await drop_views(context.mongod, db, self.arguments["copiedViews"])
         context.views.forget()
         await self._recipient().end()
-        # The time is an addition of ours: change streams look up which shard was primary at the time of an event.
+        # Our own addition: change streams look up the primary shard at the time of an event.
         details = {**self._details, "movedAt": self.arguments["movedAt"]}
         await log_change(context, "movePrimary.commit", db, details)
 
@@ -220,7 +220,7 @@ class MovePrimary(Coordinator):
         await self.enter_phase(ABORT, abortReason=reason)
 
     async def _abort(self) -> CommandError:
-        """Remove what the recipient has; returns the error that led to this."""
+        """Drop the recipient's copies; return the error that caused the abort."""
         await self.context.fail_points.hang_while(MOVE_PRIMARY_HANG_BEFORE_ABORTING)
         await self._drop_copies()
         reason = self.arguments["abortReason"]
@@ -241,7 +241,6 @@ async def restore_section(context: ShardContext, document: Mapping[str, Any]) ->
     """Enter a move's critical section again at the beginning of a term, if the commit may have been sent.
 
     Args:
-        context: this shard daemon's context.
         document: the document of a coordinator of any kind.
     """
     identity = document["_id"]
@@ -251,7 +250,7 @@ async def restore_section(context: ShardContext, document: Mapping[str, Any]) ->
 
 
 def section_reason(identity: Mapping[str, str]) -> dict[str, Any]:
-    """The reason of a move's critical section, given the ``_id`` of the coordinator's document."""
+    """Return the reason of a move's critical section, given the ``_id`` of the coordinator's document."""
     return {"command": "movePrimary", **identity}
 
 

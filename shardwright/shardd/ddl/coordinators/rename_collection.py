@@ -1,6 +1,6 @@
-"""Renaming a collection (``_shardsvrRenameCollection``), sharded or not, to a name that may be in use.
+"""Renaming a sharded or unsharded collection (``_shardsvrRenameCollection``), possibly over another one.
 
-If neither collection is sharded, this shard alone has them, and its mongod renames in one step. Otherwise all shards
+If neither collection is sharded, only this shard has them, and its mongod renames in one step. Otherwise all shards
 rename, then the catalog is changed, and operations wait from the first rename to the last
 (`shardd.ddl.rename_participants`).
 """
@@ -39,7 +39,7 @@ async def check_rename(
     *,
     drops_target: bool,
 ) -> None:
-    """Refuse a rename that cannot be made, before anything is changed. mongod checks renames of unsharded collections.
+    """Refuse an invalid rename before anything is changed. mongod checks renames of unsharded collections.
 
     Args:
         context: the context of the source database's primary shard.
@@ -50,7 +50,7 @@ async def check_rename(
         drops_target: whether the rename may replace a collection with the new name.
 
     Raises:
-        CommandError: CommandFailed, the databases have different primary shards, or differ though a collection is
+        CommandError: CommandFailed, the databases have different primary shards, or differ although a collection is
             sharded; NamespaceNotFound; NamespaceExists; CommandNotSupportedOnView; InvalidNamespace; IllegalOperation,
             the collection holds the buckets of a time-series collection.
     """
@@ -109,10 +109,11 @@ GIVE_UP: Final = "allowMigrations"
 
 
 class RenameCollection(Coordinator):
-    """The arguments are ``to`` (a full namespace), ``dropTarget``, ``stayTemp`` and the UUIDs that the client expects.
+    """Renames a collection.
 
-    Once begun, ``sourceUUID`` is the collection's, ``sourceIsSharded`` says what it is, and ``targetUUID`` belongs to
-    a sharded collection that has the new name.
+    The arguments are ``to`` (a full namespace), ``dropTarget``, ``stayTemp`` and the UUIDs that the client expects.
+    Once begun, ``sourceUUID`` is the collection's UUID, ``sourceIsSharded`` says whether it is sharded, and
+    ``targetUUID`` belongs to a sharded collection that has the new name.
     """
 
     operation_type: ClassVar[str] = "renameCollection"
@@ -125,10 +126,9 @@ class RenameCollection(Coordinator):
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """No index of either collection is created meanwhile, as the shards rename at different moments.
+        """Exclude index creations on either collection, because the shards rename at different moments.
 
-        Raises:
-            CommandError: BackgroundOperationInProgressForNamespace, one is being created.
+        Raises BackgroundOperationInProgressForNamespace if one is being created.
         """
         names = (str(self.namespace), str(self._target))
         async with self.context.index_creations.kept_out(names, must_enter=self.must_finish):
@@ -143,7 +143,7 @@ class RenameCollection(Coordinator):
 
         Raises:
             CommandError: CollectionUUIDMismatch; CommandFailed, the databases have different primary shards, or differ
-                though a collection is sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
+                although a collection is sharded; NamespaceNotFound, NamespaceExists and other errors of mongod.
         """
         if self.phase is None:
             self._target.check_creatable()
@@ -174,7 +174,7 @@ class RenameCollection(Coordinator):
         await log_change(self.context, what, source, {"source": source, "destination": target})
 
     async def _record(self) -> None:
-        """Have the config servers write to the changelog what there is nothing to change for in the catalog."""
+        """Write a changelog entry through the config servers for a rename that does not change the catalog."""
         try:
             await self._rename_in_catalog(new_session())
         except CommandError as error:
@@ -192,11 +192,9 @@ class RenameCollection(Coordinator):
         await self.enter_phase(FREEZE_MIGRATIONS, sourceUUID=Binary.from_uuid(uuid), **sharded, **replaced)
 
     async def _rename_everywhere(self) -> None:
-        """Continue from the present phase to the end.
+        """Continue from the current phase to the end.
 
-        Raises:
-            CommandError: NamespaceExists, a collection of the new name has been created since the checks, and must not
-                be replaced; or a server could not be reached.
+        Raises NamespaceExists if a collection of the new name was created after the checks, and must not be replaced.
         """
         if self.phase == GIVE_UP:
             await self._give_up()
@@ -223,10 +221,9 @@ class RenameCollection(Coordinator):
         )
 
     async def _rename_here_first(self) -> None:
-        """Rename on this shard, which alone may get an unsharded collection of the new name, before any other does.
+        """Rename on this shard first, because no other shard can get an unsharded collection of the new name.
 
-        Raises:
-            CommandError: NamespaceExists, it has got one.
+        Raises NamespaceExists if this shard has got one.
         """
         if self.arguments.get("dropTarget"):
             return
@@ -241,11 +238,7 @@ class RenameCollection(Coordinator):
             await self._give_up()
 
     async def _give_up(self) -> None:
-        """Allow migrations again, since nothing has been renamed.
-
-        Raises:
-            CommandError: NamespaceExists; or the config servers could not be reached.
-        """
+        """Allow migrations again, because nothing has been renamed, and raise NamespaceExists."""
         if self.arguments["sourceIsSharded"]:
             await self._allow_migrations(self.namespace, "sourceUUID", allow=True)
         self.must_finish = False
@@ -276,7 +269,7 @@ class RenameCollection(Coordinator):
     # Unsharded
 
     async def _rename_here(self) -> None:
-        """Rename a collection that only this shard has, over one that only this shard has, in one step."""
+        """Rename an unsharded collection in one step, possibly over another unsharded one."""
         context, source, target = self.context, self.namespace, self._target
         async with AsyncExitStack() as sections:
             for name in sorted({str(source), str(target)}):
@@ -290,13 +283,13 @@ class RenameCollection(Coordinator):
                 "writeConcern": MAJORITY,
             }
             if source.db == target.db:
-                # With UUIDs, a command that reaches mongod late spares a collection that was created since. mongod does
-                # not accept them between databases, where it copies the collection.
+                # With UUIDs, a command that reaches mongod late cannot affect a newer collection. mongod does not
+                # accept them between databases, where it copies the collection.
                 rename |= await self._uuids()
             await context.mongod.command("admin", rename)
 
     async def _uuids(self) -> dict[str, Any]:
-        """The arguments that identify the collection to rename, and the one to drop for it."""
+        """Return the arguments that identify the collection to rename and the one that it replaces."""
         mongod = self.context.mongod
         uuids: dict[str, Any] = dict(uuid_argument(self.namespace, await describe(mongod, self.namespace)))
         if self.arguments.get("dropTarget", False):

@@ -36,12 +36,10 @@ RETRY_SECONDS_MAX: Final = 10.0
 
 
 async def run_to_end(coordinator: Coordinator) -> dict[str, Any]:
-    """Run a coordinator, with retries if it must finish, and remove its document; returns the reply.
+    """Run a coordinator, with retries if it must finish, and remove its document; return the reply.
 
-    Raises:
-        CommandError: the change could not be made, and nothing of it is left to do; or mongod refuses to remove the
-            document, for instance after a step-down.
-        BackendError: mongod does not answer when the document is being removed.
+    CommandError means that the change could not be made and nothing of it is left to do. It may also mean that the
+    document could not be removed, for instance after a step-down.
     """
     attempt, backoff = 1, Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
     while True:
@@ -101,7 +99,6 @@ class WaitingRequests:
         """Wait for an event.
 
         Args:
-            ended: the event.
             lsid: the session of the request's client.
             deadline: on trio's clock.
 
@@ -118,12 +115,12 @@ class WaitingRequests:
             raise interruption(deadline)
 
     def of_sessions(self, is_meant: Callable[[bytes], bool]) -> list[trio.CancelScope]:
-        """The cancel scopes of the requests of some sessions."""
+        """Return the cancel scopes of the requests of some sessions."""
         return [scope for scope, lsid in self._sessions.items() if lsid is not None and is_meant(lsid)]
 
 
 def interruption(deadline: float) -> CommandError:
-    """The error of a request that was interrupted by its deadline or by a command."""
+    """Return the error of a request that was interrupted by its deadline or by a command."""
     if trio.current_time() >= deadline:
         return CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
     return CommandError(ErrorCode.Interrupted, "operation was interrupted")
@@ -154,7 +151,7 @@ class CoordinatorRun:
     def has_arguments(self, requested: Mapping[str, Any]) -> bool:
         """Whether it makes the requested change. The order of fields matters, for example in a shard key.
 
-        The arguments of a recovered coordinator include those that its phases have added; they are not compared.
+        Arguments that the phases of a recovered coordinator have added are not compared.
         """
         own = self._arguments
         names = set(requested) if self._is_recovered else own.keys() | requested.keys()
@@ -163,10 +160,7 @@ class CoordinatorRun:
         return len({encode_document(each) for each in compared}) == 1
 
     async def result(self, lsid: bytes | None) -> dict[str, Any]:
-        """Wait for the result; returns the reply for a request.
-
-        Args:
-            lsid: the session of the request's client.
+        """Wait for the result; return the reply for a request.
 
         Raises:
             CommandError: it failed; Interrupted, the session was killed.
@@ -217,12 +211,7 @@ Check = Callable[[], Awaitable[None]]
 
 
 class CoordinatorService:
-    """The coordinators of one shard daemon.
-
-    Args:
-        context: this shard daemon's context.
-        migrations: this shard's migrations, which drops end.
-    """
+    """The coordinators of one shard daemon."""
 
     def __init__(self, context: ShardContext, migrations: LocalMigrations) -> None:
         self._context = context
@@ -232,12 +221,7 @@ class CoordinatorService:
         self._waiting_to_begin = WaitingRequests()
 
     async def restore_sections(self, term: int) -> None:
-        """Block operations on databases whose move may have been committed, before any are admitted in a term.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Block operations on databases whose move may have been committed, before any are admitted in a term."""
         for document in await coordinator_documents(self._context).all():
             await restore_section(self._context, document)
 
@@ -245,7 +229,6 @@ class CoordinatorService:
         """Resume the coordinators of earlier terms, and then accept new requests.
 
         Args:
-            term: the term that begins.
             nursery: the term's nursery, in which coordinators run until step-down.
         """
         for document in await coordinator_documents(self._context).all():
@@ -259,11 +242,11 @@ class CoordinatorService:
         self._nursery = None
 
     def operations(self) -> list[dict[str, Any]]:
-        """The coordinators in progress, including those that wait for locks, as entries of ``$currentOp``."""
+        """Return the coordinators in progress, including those that wait for locks, as entries of ``$currentOp``."""
         return [coordinator_operation(run.coordinator) for run in self._runs.values()]
 
     def kill(self, opid: object) -> bool:
-        """Interrupt the coordinator with this ``opid``; returns whether there is one."""
+        """Interrupt the coordinator with this ``opid``; return whether there is one."""
         meant = [run.coordinator for run in self._killable() if run.coordinator.opid == opid]
         for coordinator in meant:
             coordinator.kill()
@@ -293,9 +276,6 @@ class CoordinatorService:
         """Make a change, or wait for the result of an equal one in progress.
 
         Args:
-            kind: the kind of change.
-            namespace: the collection or database to change.
-            arguments: the request's arguments.
             received: the version of the database in the request; None if the database has none.
             check: called once the locks are held, before the first change.
             may_bypass: whether the caller may write while user writes are blocked.
@@ -324,7 +304,7 @@ class CoordinatorService:
         return await run.result(lsid)
 
     async def wait_database_released(self, db: str) -> None:
-        """Wait until this shard, a former primary shard of the database, has dropped its copy."""
+        """Wait until this shard, a former primary shard of the database, has dropped its collections."""
         run = self._runs.get((f"{db}.", MovePrimary.operation_type))
         if run is not None:
             await run.ended.wait()

@@ -4,11 +4,11 @@
 continue: those admitted with the shorter key write to the shard that owns their documents by the longer key too. Only
 migrations are blocked.
 
-**Resharding** (``_shardsvrReshardCollection``) is led by the config servers. This coordinator keeps other changes of
-the database away until they have ended it. If this shard's primary is lost, the next one takes the lock again and waits
-for the same operation. Its id is persisted before it is sent to the config servers, so that an operation that has been
-aborted is not started again. A router sends the id, because it repeats a request whose reply is lost, and this
-coordinator may have ended by then.
+**Resharding** (``_shardsvrReshardCollection``) is led by the config servers. This coordinator excludes other changes of
+the database until they have ended it. If this shard's primary is lost, the next one takes the lock again and waits for
+the same operation. Its id is persisted before it is sent to the config servers, so that an aborted operation is not
+started again. The router provides the id, because it repeats a request whose reply is lost, and this coordinator may
+have ended by then.
 """
 
 from typing import Any, ClassVar, Final
@@ -32,7 +32,7 @@ REFINE: Final = "RefineCollectionShardKey"
 
 
 class RefineCollectionShardKey(Coordinator):
-    """The arguments are ``newShardKey``, ``collectionUUID`` and ``enforceUniquenessCheck``.
+    """Refines a shard key. The arguments are ``newShardKey``, ``collectionUUID`` and ``enforceUniquenessCheck``.
 
     A persisted change also has ``oldKey``, ``oldEpoch`` and ``refinedUUID``, which identify the collection.
     """
@@ -119,7 +119,7 @@ _UUID: Final = "collectionUUID"
 
 
 class ReshardCollection(Coordinator):
-    """The arguments are the fields of the request: ``key``, ``unique``, ``numInitialChunks``, ``zones`` and so on."""
+    """Reshards a collection. The arguments are the fields of the request: ``key``, ``unique``, ``zones`` and so on."""
 
     operation_type: ClassVar[str] = "reshardCollection"
     not_compared: ClassVar[frozenset[str]] = frozenset({_ID})
