@@ -1,7 +1,7 @@
-"""The active migration of this shard: one at a time, whether the shard is its donor or its recipient.
+"""The active migration of this shard: one at a time, as donor or as recipient.
 
 Like MongoDB's ``ActiveMigrationsRegistry``: a request for the active migration joins it and gets its result.
-`DDLLocks.chunk_change` keeps it apart from splits and merges of the same collection.
+`DDLLocks.chunk_change` excludes splits and merges of the same collection.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def migration_session_argument(request: Request) -> str:
-    """The migration session id that a command names.
-
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch.
-    """
+    """Return the migration session id in a command, or raise NoSuchKey or TypeMismatch."""
     span = request.fields.get(b"sessionId")
     if span is None:
         raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "sessionId"')
@@ -43,13 +39,11 @@ def migration_session_argument(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DonorMigrationKey:
-    """What identifies one of a donor's migrations.
+    """The identity of one of a donor's migrations.
 
     Attributes:
-        namespace: the collection.
         min: lower bound of the range, a shard key document; None if the request gave only the upper one.
-        max: upper bound, likewise.
-        recipient: id of the shard that is to receive the range.
+        max: upper bound, a shard key document; None if the request gave only the lower one.
     """
 
     namespace: str
@@ -63,17 +57,13 @@ class DonorMigrationKey:
 
 
 class ActiveDonorMigration:
-    """A handle on a migration in which this shard is the donor, to wait for its end or to abort it.
+    """A handle on a donor's migration, to wait for its end or to abort it.
 
     Attributes:
-        key: identifies the migration among requests.
-        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it.
-        began: when it began.
         migration_id: its UUID, once it has one.
-        message: its progress, as ``currentOp`` shows it.
-        abort_reason: why it must be aborted; None without a request for that.
-        ended: set when it is over.
-        error: why it failed, once it has ended; None if it succeeded.
+        message: its progress for ``currentOp``.
+        abort_reason: the reason of the requested abort; None without one.
+        error: the error of a failed migration, once it has ended; None if it succeeded.
     """
 
     def __init__(self, key: DonorMigrationKey) -> None:
@@ -88,25 +78,21 @@ class ActiveDonorMigration:
         self._on_abort: Callable[[CommandError], None] | None = None
 
     def abort(self, reason: CommandError) -> None:
-        """Abort it, at once or as soon as there is something to abort; only the first reason counts."""
+        """Abort the migration, at once or as soon as there is something to abort; only the first reason counts."""
         if self.abort_reason is None:
             self.abort_reason = reason
             if self._on_abort is not None:
                 self._on_abort(reason)
 
     def set_on_abort(self, on_abort: Callable[[CommandError], None]) -> None:
-        """Set what aborts it, and call that at once if an abort has already been requested."""
+        """Set the function that aborts the migration, and call it at once if an abort has already been requested."""
         self._on_abort = on_abort
         if self.abort_reason is not None:
             on_abort(self.abort_reason)
 
     @contextmanager
     def abortable(self) -> Iterator[None]:
-        """Cancel the block when the migration is aborted.
-
-        Raises:
-            CommandError: the reason for the abort.
-        """
+        """Cancel the block when the migration is aborted, and raise the reason for the abort."""
         with trio.CancelScope() as scope:
             self.set_on_abort(lambda _: scope.cancel())
             yield
@@ -115,11 +101,7 @@ class ActiveDonorMigration:
             raise self.abort_reason
 
     async def wait_result(self) -> None:
-        """Return when the range has moved.
-
-        Raises:
-            CommandError: the migration failed.
-        """
+        """Return when the range has moved, or raise the error of the migration."""
         await self.ended.wait()
         if self.error is not None:
             raise self.error
@@ -127,6 +109,8 @@ class ActiveDonorMigration:
 
 class ActiveMigrations:
     """The one migration in which this shard takes part, if any.
+
+    Methods that begin a migration raise ConflictingOperationInProgress if the shard is busy with another one.
 
     Attributes:
         donor: that migration if this shard is its donor, else None.
@@ -137,22 +121,14 @@ class ActiveMigrations:
         self._receiving: str | None = None
 
     def join_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration | None:
-        """The active migration if it is the requested one, None if the shard is free to begin it.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
-        """
+        """Return the active migration if it is the requested one; None if no migration is active."""
         if self.donor is not None and self.donor.key == key:
             return self.donor
         self._check_free()
         return None
 
     def begin_donor_migration(self, key: DonorMigrationKey) -> ActiveDonorMigration:
-        """Register a migration from this shard until `end_donor_migration`.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
-        """
+        """Register a migration from this shard until `end_donor_migration`."""
         self._check_free()
         self.donor = ActiveDonorMigration(key)
         return self.donor
@@ -169,12 +145,7 @@ class ActiveMigrations:
         """Register a migration to this shard until the block ends.
 
         Args:
-            namespace: the collection.
             range_text: the range as messages show it.
-            donor: id of the donor.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, the shard is busy with another migration.
         """
         self._check_free()
         self._receiving = f"receiving chunk {range_text} for namespace {namespace} from {donor}"

@@ -1,6 +1,7 @@
-"""What migrations persist in the ``config`` databases of donor and recipient, in MongoDB 6.0's schemas.
+"""The persisted state of migrations in the ``config`` databases of donor and recipient, in MongoDB 6.0's schemas.
 
-``migrationAttempts`` and ``migrationCheckpoints`` have no counterpart there: a migration resumes from them.
+MongoDB has no ``migrationAttempts`` and ``migrationCheckpoints``; a migration resumes from them. Malformed documents
+raise NoSuchKey or TypeMismatch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ ABORTED: Final = "aborted"
 
 
 def new_session_id(donor: str, recipient: str) -> str:
-    """A migration session id for a new attempt; it distinguishes the attempt's commands from all others'."""
+    """Return a new migration session id, which distinguishes the attempt's commands from all others'."""
     return f"{donor}_{recipient}_{ObjectId()}"
 
 
@@ -40,15 +41,9 @@ class MigrationCoordinatorDocument:
     """A document of the donor's ``config.migrationCoordinators``: a migration that is not finished on both sides.
 
     Attributes:
-        id: the migration's UUID.
         session_id: the migration session id of its first attempt.
         lsid: the logical session in which the donor sends its commands.
-        txn_number: their transaction number.
-        namespace: the collection.
-        collection_uuid: its UUID.
-        donor: id of the donor.
-        recipient: id of the recipient.
-        range: the range that moves.
+        txn_number: the transaction number of the donor's commands.
         chunk_version: the chunk's version before the migration.
         decision: `COMMITTED`, `ABORTED`, or None while it is undecided.
     """
@@ -67,11 +62,7 @@ class MigrationCoordinatorDocument:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MigrationCoordinatorDocument":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection."""
         return cls(
             id=required_uuid(document, "_id"),
             session_id=required(document, "migrationSessionId", str),
@@ -87,7 +78,7 @@ class MigrationCoordinatorDocument:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it."""
+        """Return the document as MongoDB 6.0 writes it."""
         document: dict[str, Any] = {
             "_id": Binary.from_uuid(self.id),
             "migrationSessionId": self.session_id,
@@ -109,7 +100,7 @@ class MigrationCoordinatorDocument:
 class MigrationRecipientDocument:
     """A document of the recipient's ``config.migrationRecipients``, which lives as long as its critical section.
 
-    It has the attributes of `MigrationCoordinatorDocument`.
+    Its attributes are described at `MigrationCoordinatorDocument`.
     """
 
     id: UUID
@@ -122,11 +113,7 @@ class MigrationRecipientDocument:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MigrationRecipientDocument":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection."""
         return cls(
             id=required_uuid(document, "_id"),
             session_id=required(document, "migrationSessionId", str),
@@ -138,7 +125,7 @@ class MigrationRecipientDocument:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it."""
+        """Return the document as MongoDB 6.0 writes it."""
         return {
             "_id": Binary.from_uuid(self.id),
             "nss": self.namespace,
@@ -152,14 +139,12 @@ class MigrationRecipientDocument:
 
 @dataclass(frozen=True, slots=True)
 class MigrationAttempt:
-    """One attempt at a migration, as both sides remember it. A checkpoint is trusted only if they agree.
+    """One attempt at a migration, recorded on both sides. A checkpoint is trusted only if their records agree.
 
     Attributes:
         session_id: the attempt's migration session id.
-        start: when it began.
-        end: when it was given up; None for the last one.
+        end: when it was abandoned; None for the last one.
         documents: number of documents it cloned.
-        bytes: their size in bytes.
     """
 
     session_id: str
@@ -170,11 +155,7 @@ class MigrationAttempt:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MigrationAttempt":
-        """Read one entry of ``attempts``.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read one entry of ``attempts``."""
         return cls(
             session_id=required(document, "sessionId", str),
             start=required(document, "start", datetime),
@@ -184,7 +165,7 @@ class MigrationAttempt:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The entry of ``attempts``."""
+        """Return the entry of ``attempts``."""
         document: dict[str, Any] = {"sessionId": self.session_id, "start": self.start}
         if self.end is not None:
             document["end"] = self.end
@@ -192,11 +173,7 @@ class MigrationAttempt:
 
 
 def attempts_from(documents: Sequence[Mapping[str, Any]]) -> tuple[MigrationAttempt, ...]:
-    """Read the list of a migration's attempts.
-
-    Raises:
-        CommandError: NoSuchKey or TypeMismatch.
-    """
+    """Read the list of a migration's attempts."""
     if not all(isinstance(document, Mapping) for document in documents):
         raise CommandError(ErrorCode.TypeMismatch, '"attempts" must be an array of documents')
     return tuple(MigrationAttempt.from_document(document) for document in documents)

@@ -28,18 +28,11 @@ class Migrations:
     """Migrations from this shard and to it.
 
     Args:
-        context: this shard daemon's context.
-        range_deletions: this shard's range deletions.
-        sessions: the reserved sessions in which documents are written.
         history_table: stores the session history of received ranges.
-        wait_for_commits: waits until other shards have committed what the history of ranges from here says.
+        wait_for_commits: waits for cross-shard commits in the session history of donated ranges.
 
     Attributes:
-        parameters: the server parameters of migrations.
-        donor: runs migrations from this shard.
-        recipient: runs migrations to this shard.
-        databases: moves databases from this shard and to it.
-        client_load: how busy clients keep this daemon.
+        client_load: the load of client operations on this daemon.
     """
 
     def __init__(
@@ -62,17 +55,9 @@ class Migrations:
         self.databases = DatabaseMoves(context, peers)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Recover the last primary's unfinished migrations; their critical sections are on when this returns.
+        """Recover the unfinished migrations of earlier terms; their critical sections are in effect when this returns.
 
-        Nothing here may wait for another server, nor for anything that operations wait for.
-
-        Args:
-            term: the term that begins.
-            nursery: the term's nursery, in which migrations run until step-down.
-
-        Raises:
-            CommandError: the persisted state cannot be read.
-            BackendError: mongod does not answer.
+        This must not wait for another server, nor for anything that operations wait for.
         """
         unfinished = await self.donor.load()
         await self.recipient.begin_term(nursery)
@@ -80,7 +65,7 @@ class Migrations:
         self.databases.begin_term(nursery)
 
     def end_term(self) -> None:
-        """Forget the migrations, which were cancelled with their nursery; the next primary resumes them."""
+        """Drop the migrations, which were cancelled with their nursery; the next primary resumes them."""
         self.donor.end_term()
         self.recipient.end_term()
         self.databases.end_term()
@@ -88,10 +73,8 @@ class Migrations:
     async def move_range(self, request: "MoveRangeRequest") -> None:
         """Move a range to another shard, or wait for the end of the same migration if it is active.
 
-        A new primary first recovers the active migration.
-
-        Raises:
-            CommandError: it failed; NotWritablePrimary; ConflictingOperationInProgress, another migration is active.
+        A new primary first recovers the active migration. Raises NotWritablePrimary, ConflictingOperationInProgress if
+        another migration is active, or the error of the migration.
         """
         await self._context.recovery_gate.wait_open()
         active = self.donor.start(request)
@@ -112,19 +95,16 @@ class Migrations:
     async def end_all(self, namespace: str, reason: str) -> None:
         """End a collection's migration in either direction; it writes nothing more once this has returned.
 
-        Raises:
-            CommandError: ConflictingOperationInProgress, the received range awaits the donor's decision; mongod
-                refuses.
-            BackendError: mongod does not answer.
+        Raises ConflictingOperationInProgress if the received range awaits the donor's decision.
         """
         await self.abort_all(namespace, reason)
         await self.recipient.end(namespace)
-        # One of its transactions may have been cut off and still be open in mongod; a new session ends it.
+        # One of its transactions may have been interrupted and still be open in mongod; a new session ends it.
         async with self._sessions.session():
             pass
 
     def kill(self, opid: int) -> bool:
-        """Abort the migration that `progress` shows under ``opid``; returns whether there is one."""
+        """Abort the migration with this ``opid`` in `progress`; return whether there is one."""
         giving, receiving = self._active.donor, self.recipient.active
         if giving is not None and giving.opid == opid:
             giving.abort(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
@@ -139,7 +119,7 @@ class Migrations:
         return any(active is not None and active.opid == opid for active in (self._active.donor, self.recipient.active))
 
     def progress(self) -> list[dict[str, Any]]:
-        """The ``currentOp`` entries of the active migration, if there is one, and of databases being received."""
+        """Return the ``currentOp`` entries of the active migration, if there is one, and of moving databases."""
         giving, receiving = self._active.donor, self.recipient.active
         address = self._context.options.address
         databases = self.databases.progress()

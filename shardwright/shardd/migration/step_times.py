@@ -1,18 +1,18 @@
-"""How long the steps of a migration take, on donor and recipient."""
+"""Durations of the steps of a migration, on donor and recipient."""
 
 import time
 from enum import IntEnum
 
 
 class StepTimes:
-    """Which steps are done, and how long each took.
+    """The finished steps and their durations.
 
     Args:
         steps: the steps in order, numbered from 1.
 
     Attributes:
-        done: the number of the last step that is done; 0 at first.
-        millis: milliseconds taken by each step that is done, by its name in the changelog.
+        done: the number of the last finished step; 0 at first.
+        millis: milliseconds taken by each finished step, by its name in the changelog.
     """
 
     def __init__(self, steps: type[IntEnum]) -> None:
@@ -23,7 +23,7 @@ class StepTimes:
 
     @property
     def text(self) -> str:
-        """The last step that is done, as ``currentOp`` and the changelog name it."""
+        """The last finished step, as ``currentOp`` and the changelog name it."""
         return f"step {self.done} of {self._count}"
 
     def note(self, step: IntEnum) -> None:

@@ -1,4 +1,4 @@
-"""The parameters of migrations, and whether clients keep a shard busy: migrations then slow down."""
+"""The parameters of migrations, and the client load, which slows migrations down."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class MigrationParameters:
 
     Attributes:
         verify: whether donor and recipient compare the range's documents before every commit (``verifyMigrations``).
-        catch_up_seconds_max: how long a migration may take to reach its critical section before it is given up
+        catch_up_seconds_max: limit for a migration to reach its critical section; then it is aborted
             (``migrationCatchUpTimeoutSecs``).
     """
 
@@ -26,7 +26,7 @@ class MigrationParameters:
 
 
 HEAVY_OPERATIONS_PER_SECOND: Final = 100
-"""Above this rate, clients would notice a clone running at full speed."""
+"""Rate above which clients would notice a clone running at full speed."""
 
 _INTERVAL_SECONDS: Final = 0.2
 
@@ -37,12 +37,7 @@ _CLIENT_COMMANDS: Final = (
 
 
 class ClientLoad:
-    """The rate of client operations on one daemon, as its metrics count them.
-
-    Args:
-        operations: the daemon's operation metrics.
-        clock: a monotonic clock, in seconds.
-    """
+    """The rate of client operations on one daemon, as its metrics count them."""
 
     def __init__(self, operations: OperationMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._operations = operations

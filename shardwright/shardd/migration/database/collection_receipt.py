@@ -1,8 +1,8 @@
 """Receiving one unsharded collection: pulling batches from the donor, and writing the copy.
 
-Most collections are written in transactions, as ranges are (`shardd.migration.recipient.range_writer`). mongod allows
-none on capped and system collections. These are written by retryable writes of the same sessions, which change streams
-leave out too, in the order of a capped collection.
+Most collections are written in transactions, as ranges are (`shardd.migration.recipient.range_writer`). mongod does not
+allow them on capped and system collections. These are written by retryable writes of the same sessions, which change
+streams leave out too, in the order of a capped collection.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +38,8 @@ MODS: str = "_shardsvrMovePrimaryMods"
 class DatabaseLink:
     """Sends commands to the donor of one database.
 
+    Methods raise CommandError as `DonorConnection.command` does.
+
     Attributes:
         history: the connection for the session history.
     """
@@ -58,7 +60,7 @@ class DatabaseLink:
             number: the number of the last batch fetched, or the next; they start at 0.
 
         Raises:
-            CommandError: see `DonorConnection.command`; NamespaceNotFound, the collection is gone.
+            CommandError: also NamespaceNotFound, the collection is gone.
         """
         reply = await self._documents.command(
             "admin", {**self._command(CLONE, number), "collectionUUID": Binary.from_uuid(uuid)}
@@ -68,11 +70,7 @@ class DatabaseLink:
         return CloneBatch(reply, required_array(reply, b"objects"), None, is_busy)
 
     async def changes(self) -> tuple[list[CollectionChanges], bool]:
-        """Fetch the next changes, which acknowledges the last ones; also returns whether more are queued.
-
-        Raises:
-            CommandError: see `DonorConnection.command`.
-        """
+        """Fetch the next changes, which acknowledges the last ones; also return whether more are queued."""
         reply = await self._others.command("admin", self._command(MODS, self._mods_number))
         self._mods_number += 1
         changes = [_changes(each) for each in array_documents(reply, required_array(reply, b"collections"))]
@@ -99,13 +97,7 @@ _AT_ONCE: Final = 1_000
 
 
 class CopyWriter(RangeWriter):
-    """Writes in transactions.
-
-    Args:
-        mongod: the local mongod.
-        sessions: the reserved sessions.
-        request: the request to receive the collection.
-    """
+    """Writes in transactions."""
 
     writers: int = 2
 
@@ -114,12 +106,7 @@ class CopyWriter(RangeWriter):
         self._sessions = sessions
 
     async def apply(self, changes: CollectionChanges) -> None:
-        """Apply a batch of changes, possibly for a second time.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Apply a batch of changes, possibly for a second time."""
         self.replace(changes.deleted)
         self.replace(changes.reload)
         async with self._sessions.session() as session:
@@ -131,12 +118,7 @@ class CopyWriter(RangeWriter):
                 await self.insert(session, pieces)
 
     async def complete(self) -> None:
-        """Insert the postponed documents, after all changes have been applied.
-
-        Raises:
-            CommandError: DuplicateKey, some still cannot be inserted.
-            BackendError: mongod does not answer.
-        """
+        """Insert the postponed documents after all changes, or raise DuplicateKey if some still cannot be inserted."""
         if self.has_postponed:
             documents = self.take_postponed()
             async with self._sessions.session() as session:
@@ -151,11 +133,10 @@ class OrderedCopyWriter(CopyWriter):
     writers: int = 1
 
     async def insert(self, session: ReservedSession, documents: Sequence[bytes]) -> Sequence[bytes]:
-        """Insert documents in their order, except those that a change has already brought; returns the others.
+        """Insert documents in their order, except those that a change has already brought; return the inserted ones.
 
         Raises:
             CommandError: any error of an insert but DuplicateKey of the ``_id``.
-            BackendError: mongod does not answer.
         """
         inserted: list[bytes] = []
         left = list(documents)
@@ -178,12 +159,7 @@ class OrderedCopyWriter(CopyWriter):
         return inserted
 
     async def apply(self, changes: CollectionChanges) -> None:
-        """Apply a batch of changes, possibly for a second time: a document that is there keeps its place.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Apply a batch of changes, possibly for a second time; an existing document keeps its place."""
         collection = self._namespace.collection
         deletes = [{"q": {"_id": raw_document(one_of([each]))}, "limit": 1} for each in changes.deleted]
         async with self._sessions.session() as session:
@@ -206,14 +182,10 @@ class CollectionReceipt:
     """One attempt to receive a collection.
 
     Args:
-        context: this shard daemon's context.
-        sessions: the reserved sessions in which documents are written.
-        request: the request to receive the database.
         collection: the collection on the donor.
 
     Attributes:
         uuid: the UUID of the copy.
-        writer: writes it.
     """
 
     def __init__(
@@ -233,10 +205,7 @@ class CollectionReceipt:
     async def clone(self, link: DatabaseLink, counts: CloneCounts, load: ClientLoad) -> None:
         """Create the collection and its indexes, and clone its documents.
 
-        Raises:
-            CommandError: InvalidUUID, another collection of that name exists; NamespaceNotFound, the donor has dropped
-                it; or an error of the donor or the local mongod.
-            BackendError: the local mongod does not answer.
+        Raises InvalidUUID if another collection of that name exists, and NamespaceNotFound if the donor has dropped it.
         """
         first = await link.clone_batch(self.collection.uuid, 0)
         await self._create()

@@ -1,8 +1,8 @@
-"""What the donor of a database hands out of one collection: its clone in natural order, then changes to it.
+"""The donor's source of one collection: its clone in natural order, then changes to it.
 
-A cursor may end because the collection is gone, which the coordinator finds out too; its copy is then dropped. Or it
-may have been killed, by ``killAllSessions`` for example, and then the copy would lack documents. mongod's errors do not
-distinguish these cases, so whether the collection is still there is looked up.
+A cursor may end because the collection is gone. The coordinator notices that too, and drops the copy. Or it may have
+been killed, by ``killAllSessions`` for example, and then the copy would lack documents. mongod's errors do not
+distinguish these cases, so the collection is looked up.
 """
 
 from collections.abc import Container
@@ -31,14 +31,8 @@ _NO_MORE: Final = DocumentBatch(memoryview(rawbson.EMPTY_DOCUMENT), 0)
 class CollectionScan:
     """Reads one collection once, one batch ahead.
 
-    Args:
-        mongod: the local mongod.
-        namespace: the collection.
-        collection_uuid: its UUID.
-
     Attributes:
-        documents: number of documents handed out.
-        bytes: their size in bytes.
+        documents: number of cloned documents.
     """
 
     def __init__(self, mongod: LocalMongod, namespace: Namespace, collection_uuid: UUID) -> None:
@@ -53,16 +47,11 @@ class CollectionScan:
         self._has_ended = trio.Event()
 
     async def open(self) -> None:
-        """Open the cursor.
-
-        Raises:
-            CommandError: the collection is gone; or mongod is no longer primary.
-            BackendError: mongod does not answer.
-        """
+        """Open the cursor, or raise an error if the collection is gone."""
         await self._reader.open()
 
     async def run(self) -> None:
-        """Read ahead to the end, or until something fails, which `next_batch` then reports."""
+        """Read ahead to the end or the first failure, which `next_batch` then raises."""
         try:
             await run_together(self._reader.run, meanwhile=self._reader.keep_alive)
         except (CommandError, BackendError) as failure:
@@ -73,14 +62,13 @@ class CollectionScan:
             await self._reader.close()
 
     async def next_batch(self, number: int | None) -> memoryview:
-        """A batch of documents as a raw BSON array; empty when there are no more.
+        """Return a batch of documents as a raw BSON array; empty when there are no more.
 
         Args:
             number: the number of the batch, from 0: the last one again, or the next.
 
         Raises:
-            CommandError: BadValue, it is neither; or why the clone failed.
-            BackendError: mongod does not answer.
+            CommandError: BadValue, the number is neither; or the error with which the clone failed.
         """
         async with self._lock:
             if not self._numbers.is_repeated(number):
@@ -123,17 +111,7 @@ class CollectionChanges:
 
 
 class CollectionSource:
-    """Hands out one collection.
-
-    Args:
-        mongod: the donor's local mongod.
-        namespace: the collection.
-        uuid: its UUID.
-        nursery: for the clone.
-
-    Attributes:
-        scan: reads the clone.
-    """
+    """The clone and changes of one collection."""
 
     def __init__(self, mongod: LocalMongod, namespace: Namespace, uuid: UUID, nursery: trio.Nursery) -> None:
         self.scan = CollectionScan(mongod, namespace, uuid)
@@ -145,13 +123,12 @@ class CollectionSource:
         self._is_open = False
 
     async def clone_batch(self, number: int | None) -> memoryview:
-        """A batch of the clone (see `CollectionScan.next_batch`), which the first request begins.
+        """Return a batch of the clone (see `CollectionScan.next_batch`), which the first request begins.
 
-        The recipient clones one collection after the other; so there is one cursor, and one batch in memory, at a time.
+        The recipient clones one collection after the other, so there is one cursor, and one batch in memory, at a time.
 
         Raises:
-            CommandError: NamespaceNotFound, the collection is gone; or why the clone failed.
-            BackendError: mongod does not answer.
+            CommandError: NamespaceNotFound, the collection is gone; or the error with which the clone failed.
         """
         try:
             if not self._is_open:
@@ -165,14 +142,10 @@ class CollectionSource:
             raise
 
     async def changes(self, elements: dict[bytes, bytes]) -> tuple[CollectionChanges, Container[bytes]]:
-        """The present state of documents, and those that have to be looked up again; none if the collection is gone.
+        """Return the current state of documents, and the ids to look up again; both empty if the collection is gone.
 
         Args:
             elements: their ``_id`` elements, as keys in the order of the changes.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
         """
         try:
             found = await self._lookup.read(elements)
@@ -186,7 +159,7 @@ class CollectionSource:
         return CollectionChanges(self._uuid, deleted, reload), found.unread
 
     async def _is_gone(self, error: CommandError) -> bool:
-        """Whether an error is due to the collection having been dropped, renamed or replaced."""
+        """Whether an error was caused by the collection having been dropped, renamed or replaced."""
         if error.code not in _MAY_BE_GONE:
             return False
         present = await describe(self._mongod, self._namespace)

@@ -1,4 +1,4 @@
-"""Databases that move from this shard, and to it."""
+"""Moves of databases from this shard and to it."""
 
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
@@ -18,12 +18,7 @@ from shardwright.wire.errors import BackendError, CommandError
 
 
 class DatabaseMoves:
-    """One shard daemon's moves of databases.
-
-    Args:
-        context: this shard daemon's context.
-        peers: the components that recipients work with.
-    """
+    """One shard daemon's moves of databases."""
 
     def __init__(self, context: ShardContext, peers: RecipientPeers) -> None:
         self._context = context
@@ -37,7 +32,7 @@ class DatabaseMoves:
         self._nursery = nursery
 
     def end_term(self) -> None:
-        """Forget the attempts to receive databases, which were cancelled with their nursery."""
+        """Drop the attempts to receive databases, which were cancelled with their nursery."""
         self._nursery = None
         self._receipts.clear()
 
@@ -45,16 +40,10 @@ class DatabaseMoves:
 
     @asynccontextmanager
     async def serving(self, db: str, sharded: Container[str], move_id: UUID) -> AsyncIterator[DatabaseSource]:
-        """Hand out a database to the recipient in the block.
+        """Serve a database to the recipient in the block.
 
         Args:
-            db: the database.
             sharded: the namespaces of its sharded collections.
-            move_id: identifies the attempt.
-
-        Raises:
-            CommandError: mongod is not primary.
-            BackendError: mongod does not answer.
         """
         source = DatabaseSource(self._context.mongod, db, sharded, move_id)
         await source.start()
@@ -73,7 +62,7 @@ class DatabaseMoves:
             raise failure
 
     def source(self, session_id: str) -> DatabaseSource | None:
-        """What hands out a database under a session id."""
+        """Return the source of a database with a session id, or None."""
         return self._sources.get(session_id)
 
     # Recipient
@@ -82,7 +71,8 @@ class DatabaseMoves:
         """Begin a round of an attempt to receive a database. The request may be repeated.
 
         Raises:
-            CommandError: NotWritablePrimary; ConflictingOperationInProgress, another attempt is in progress.
+            CommandError: NotWritablePrimary; ConflictingOperationInProgress, another attempt is in progress;
+                NotYetInitialized, earlier rounds are unknown, for example after a failover.
         """
         if self._nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
@@ -103,23 +93,14 @@ class DatabaseMoves:
             receipt.begin_round(wanted)
 
     def receipt(self, db: str, move_id: UUID) -> DatabaseReceipt:
-        """The attempt to receive a database.
-
-        Raises:
-            CommandError: NotYetInitialized, there is none, as after a failover.
-        """
+        """Return the attempt to receive a database, or raise NotYetInitialized, for example after a failover."""
         receipt = self._receipts.get(db)
         if receipt is None or receipt.request.move_id != move_id:
             raise _unknown(db)
         return receipt
 
     async def end(self, db: str, move_id: UUID) -> None:
-        """End an attempt to receive a database, if there is such; nothing is written any more when this has returned.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """End an attempt to receive a database, if it exists; nothing is written any more when this has returned."""
         receipt = self._receipts.get(db)
         if receipt is not None and receipt.request.move_id == move_id:
             await receipt.end()
@@ -128,7 +109,7 @@ class DatabaseMoves:
     # Progress
 
     def progress(self) -> list[dict[str, Any]]:
-        """The ``currentOp`` entries of the databases that are being moved."""
+        """Return the ``currentOp`` entries of the databases that are being moved."""
         sources = [self._source_operation(each) for each in self._sources.values()]
         return [*sources, *(self._receipt_operation(each) for each in self._receipts.values())]
 

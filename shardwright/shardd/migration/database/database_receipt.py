@@ -1,7 +1,7 @@
 """Receiving a database: its collections are cloned one after the other, then changes applied until the donor commits.
 
-The donor sends the collections in rounds, because clients may create further ones meanwhile. Nothing of this is
-persisted: if this shard's primary ends, the donor has the copies dropped, and begins again or gives up.
+The donor sends the collections in rounds, because clients may create further ones meanwhile. This state is not
+persisted. If the term of this shard's primary ends, the donor drops the copies, and begins again or aborts.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.migration.database")
 
 WAIT_SECONDS_MAX: Final = 1.0
-"""How long `DatabaseReceipt.wait_steady` waits."""
+"""Limit of the wait in `DatabaseReceipt.wait_steady`."""
 
 _STEADY_POLL_SECONDS: Final = 0.02
 
@@ -54,7 +54,7 @@ _UNTIL_STEADY: Final = frozenset({ReceiptState.CLONE, ReceiptState.CATCHUP})
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the donor wants copied.
+    """One round of copying, as the donor requests it.
 
     Attributes:
         number: the number of the round, from 1.
@@ -72,19 +72,10 @@ class Round:
 class DatabaseReceipt:
     """One attempt to receive a database.
 
-    Args:
-        context: this shard daemon's context.
-        peers: the components that it works with.
-        request: the request.
-
     Attributes:
-        opid: the number under which ``currentOp`` shows it.
-        began: when it began.
-        state: how far it is.
         cloned: number of documents cloned.
-        cloned_bytes: their size in bytes.
         changed: number of changed documents applied.
-        error: why it failed.
+        error: the error of a failed attempt.
     """
 
     def __init__(self, context: ShardContext, peers: RecipientPeers, request: ReceiveDatabase) -> None:
@@ -107,7 +98,7 @@ class DatabaseReceipt:
         self._ended = trio.Event()
 
     def begin_round(self, wanted: Round) -> None:
-        """Have a round's collections cloned and its views created; a repeated request does nothing."""
+        """Begin a round: clone its collections and create its views. A repeated request does nothing."""
         if self._round is None or wanted.number > self._round.number:
             self._round = wanted
             self._enter(ReceiptState.CLONE)
@@ -139,20 +130,19 @@ class DatabaseReceipt:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, with or without success."""
+        """Whether the attempt has ended, with or without success."""
         return self._ended.is_set()
 
     async def wait_steady(self) -> None:
-        """Return when the round is complete and few changes are left, or it has failed, at most after a second."""
+        """Return when few changes of the round are left, or the attempt has failed, at most after a second."""
         with trio.move_on_after(WAIT_SECONDS_MAX):
             while self.state in _UNTIL_STEADY:
                 await self._next_progress()
 
     async def finish(self, number: int) -> None:
-        """Apply all changes that the donor has queued, now that it blocks writes, and return when a majority has them.
+        """Apply the donor's queued changes while it blocks writes, and return when a majority has them.
 
-        Raises:
-            CommandError: it failed; or the round is not complete.
+        Raises CommandError if the attempt failed or the round is not complete.
         """
         if self.state is ReceiptState.STEADY and self._round is not None and self._round.number == number:
             self._is_finish_requested = True
@@ -163,11 +153,7 @@ class DatabaseReceipt:
             raise self.error or CommandError(ErrorCode.CommandFailed, f"the copy of {self.request.db} is not steady")
 
     def report(self) -> dict[str, Any]:
-        """The progress, as the donor asks for it.
-
-        Raises:
-            CommandError: why the attempt failed.
-        """
+        """Return the progress, in the format for the donor, or raise the error of a failed attempt."""
         if self.error is not None:
             raise self.error
         return {
@@ -202,7 +188,7 @@ class DatabaseReceipt:
             except CommandError as error:
                 if error.code != ErrorCode.NamespaceNotFound:
                     raise
-                # The donor will find that out too, and have what there is of the copy dropped.
+                # The donor will notice that too, and drop the incomplete copy.
                 logger.info("A collection disappeared while it was cloned", namespace=str(collection.namespace))
                 await self._end_cut_off_transactions()
             else:
@@ -222,7 +208,7 @@ class DatabaseReceipt:
             self._enter(ReceiptState.STEADY)
 
     async def _keep_up(self) -> None:
-        """Apply changes until the donor asks for something else."""
+        """Apply changes until the next request of the donor."""
         while not self._wake.is_set():
             if not await self._apply_next():
                 with trio.move_on_after(_STEADY_POLL_SECONDS):
@@ -235,7 +221,7 @@ class DatabaseReceipt:
             await receipt.writer.complete()
 
     async def _apply_next(self) -> int:
-        """Apply the next batch of changes; returns the number of documents in it, or that are still queued."""
+        """Apply the next batch of changes; return its number of documents, or 1 if it is empty but more are queued."""
         batch, queued = await self._link.changes()
         count = 0
         for changes in batch:
@@ -247,7 +233,7 @@ class DatabaseReceipt:
         return count or queued
 
     async def _end_cut_off_transactions(self) -> None:
-        """End transactions of writers that were cancelled, which may still be open in mongod: taking a session does."""
+        """End the transactions of cancelled writers, which may still be open in mongod, by taking a session."""
         async with self._peers.sessions.session():
             pass
 
@@ -264,5 +250,5 @@ class DatabaseReceipt:
 
 
 def _term_over(db: str) -> CommandError:
-    """The error of an attempt that is cut off with the term of this shard's primary: the donor begins another one."""
+    """Return the error of an attempt that ends with this shard's term; the donor begins another one."""
     return CommandError(ErrorCode.InterruptedDueToReplStateChange, f"the recipient of {db} has stopped being primary")

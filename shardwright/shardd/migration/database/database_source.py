@@ -1,4 +1,4 @@
-"""What the donor of a database hands out: clones of its collections, then changes to them, and the session history.
+"""The donor's source of a database: clones of its collections, then changes to them, and the session history.
 
 As in a chunk migration (`shardd.migration.source.clone_source`), the oplog is followed from before the first clone, and
 the ids of changed documents are queued, here with the UUID of their collection. Collections may be added at any time.
@@ -39,18 +39,16 @@ _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class DatabaseSource:
-    """One attempt to hand out a database.
+    """One attempt to serve a database.
+
+    All methods raise CommandError or BackendError if mongod fails, or with the error that ended `run`.
 
     Args:
         mongod: the donor's local mongod, which is primary.
-        db: the database.
-        sharded: the namespaces of its sharded collections, which stay where they are.
-        move_id: identifies the attempt.
+        sharded: the namespaces of its sharded collections, which do not move.
 
     Attributes:
-        session_id: the session id under which the recipient asks for the data.
-        opid: the number under which ``currentOp`` shows it.
-        began: when it began.
+        session_id: the session id of the recipient's requests.
         history: the retryable writes, once `start` has returned.
     """
 
@@ -78,17 +76,17 @@ class DatabaseSource:
 
     @property
     def documents_cloned(self) -> int:
-        """Number of documents handed out in clones."""
+        """Number of cloned documents."""
         return sum(each.scan.documents for each in self._collections.values())
 
     @property
     def bytes_cloned(self) -> int:
-        """Their size in bytes."""
+        """Size of the cloned documents in bytes."""
         return sum(each.scan.bytes for each in self._collections.values())
 
     @property
     def queued_ids(self) -> int:
-        """Number of changed documents waiting to be handed out."""
+        """Number of changed documents that remain to be sent."""
         return len(self._touched)
 
     @property
@@ -97,22 +95,13 @@ class DatabaseSource:
         return self._watched.changes != self._changes_listed
 
     async def start(self) -> None:
-        """Open the cursor on the oplog; `run` must be called next.
-
-        Raises:
-            CommandError: mongod is not primary.
-            BackendError: mongod does not answer.
-        """
+        """Open the cursor on the oplog; `run` must be called next."""
         await self._follower.open(None)
         reader = DatabaseHistoryReader(self.db, self._is_moved, self._copy_of)
         self.history = DonorHistory(self._mongod, reader)
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Follow the oplog until the nursery is cancelled or that fails, which the other methods then report.
-
-        Args:
-            nursery: for the clones.
-        """
+        """Follow the oplog until the nursery is cancelled or an error occurs, which the other methods then raise."""
         self._nursery = nursery
         try:
             await self._follower.run()
@@ -125,12 +114,7 @@ class DatabaseSource:
             await self.history.close()
 
     async def listed(self) -> MovedDatabase:
-        """List what moves at present.
-
-        Raises:
-            CommandError: mongod refuses; or why `run` has ended.
-            BackendError: mongod does not answer.
-        """
+        """List the collections and views that move now."""
         self.check()
         self._changes_listed = self._watched.changes
         moved = await list_moved(self._mongod, self.db, self._sharded)
@@ -138,12 +122,7 @@ class DatabaseSource:
         return moved
 
     def add(self, uuid: UUID) -> None:
-        """Begin to follow a collection that `listed` has returned last; an earlier clone of it is forgotten.
-
-        Raises:
-            CommandError: why `run` has ended.
-            BackendError: likewise.
-        """
+        """Begin to follow a collection that `listed` has returned last, and discard an earlier clone of it."""
         self.check()
         assert self._nursery is not None, "running"
         # From before the clone's cursor is opened, so that no change in between is missed.
@@ -151,20 +130,18 @@ class DatabaseSource:
         self._collections[uuid] = CollectionSource(self._mongod, self._listed[uuid].namespace, uuid, self._nursery)
 
     def remove(self, uuid: UUID) -> None:
-        """Forget a collection whose copy is no longer wanted."""
+        """Stop following a collection whose copy is no longer needed."""
         self._watched.collections.discard(uuid.bytes)
         self._collections.pop(uuid, None)
 
     def copy_of(self, uuid: UUID) -> UUID:
-        """The UUID of a collection's copy."""
+        """Return the UUID of a collection's copy."""
         return copy_uuid(self.move_id, uuid)
 
     async def clone_batch(self, uuid: UUID, number: int | None) -> memoryview:
-        """A batch of the clone of a collection; see `CollectionSource.clone_batch`.
+        """Return a batch of the clone of a collection; see `CollectionSource.clone_batch`.
 
-        Raises:
-            CommandError: NamespaceNotFound, the collection is not being cloned, or is gone; or why `run` has ended.
-            BackendError: mongod does not answer.
+        Raises NamespaceNotFound also if the collection is not being cloned.
         """
         self.check()
         collection = self._collections.get(uuid)
@@ -173,14 +150,13 @@ class DatabaseSource:
         return await collection.clone_batch(number)
 
     async def next_mods(self, number: int | None) -> list[CollectionChanges]:
-        """The next changes; none if nothing is queued at the moment.
+        """Return the next changes; none if nothing is queued at the moment.
 
         Args:
             number: the number of the batch, from 0, which acknowledges all previous ones.
 
         Raises:
-            CommandError: BadValue, ``number`` is neither the last one nor the next; or why `run` has ended.
-            BackendError: mongod does not answer.
+            CommandError: also BadValue, ``number`` is neither the last one nor the next.
         """
         async with self._mods_lock:
             self.check()
@@ -194,20 +170,11 @@ class DatabaseSource:
             return changes
 
     async def wait_followed(self, time: Timestamp) -> None:
-        """Return when all changes up to ``time``, which need not be majority-committed yet, have been queued.
-
-        Raises:
-            CommandError: why `run` has ended; or mongod is not primary.
-        """
+        """Return when all changes up to ``time``, which need not be majority-committed yet, have been queued."""
         await self._follower.wait_followed(time, self.check)
 
     def check(self) -> None:
-        """Check that the source is running.
-
-        Raises:
-            CommandError: why it is not.
-            BackendError: likewise.
-        """
+        """Raise the error that ended `run`, if it has ended."""
         if self._failure is not None:
             raise self._failure
 

@@ -1,4 +1,4 @@
-"""The unsharded collections and views of a database that moves, as donor and recipient exchange and persist them.
+"""The unsharded collections and views of a database that moves, in the format that donor and recipient exchange.
 
 Views are copied as documents of ``system.views``. A time-series collection has one too, for the view on its buckets.
 """
@@ -29,7 +29,6 @@ class MovedCollection:
     """One unsharded collection.
 
     Attributes:
-        namespace: the collection.
         uuid: its UUID on the donor.
         options: its options, as ``listCollections`` shows them, without the UUID.
         id_index: the specification of the ``_id`` index; None if it has none.
@@ -54,7 +53,7 @@ class MovedCollection:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document form."""
+        """Return the document form."""
         document: dict[str, Any] = {
             "ns": str(self.namespace),
             "uuid": Binary.from_uuid(self.uuid),
@@ -65,7 +64,7 @@ class MovedCollection:
 
     @property
     def name(self) -> str:
-        """Its name without the database."""
+        """The name without the database."""
         return self.namespace.collection
 
     @property
@@ -76,7 +75,7 @@ class MovedCollection:
 
 @dataclass(frozen=True, slots=True)
 class MovedDatabase:
-    """What moves of a database.
+    """The collections and views of a database that move.
 
     Attributes:
         collections: the unsharded collections, by UUID.
@@ -88,21 +87,15 @@ class MovedDatabase:
 
 
 def copy_uuid(move_id: UUID, uuid: UUID) -> UUID:
-    """The UUID of a collection's copy: a new one for each attempt, as the collection may come back here later."""
+    """Return a collection copy's UUID. It is new for each attempt, as the collection may come back here later."""
     return UUID(bytes=uuid5(move_id, uuid.hex).bytes, version=4)  # mongod accepts no other version
 
 
 async def list_moved(mongod: LocalMongod, db: str, sharded: Container[str]) -> MovedDatabase:
-    """List what moves.
+    """List the collections and views that move.
 
     Args:
-        mongod: the donor's local mongod.
-        db: the database.
         sharded: the namespaces of its sharded collections.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
     """
     collections: dict[UUID, MovedCollection] = {}
     listing = {"listCollections": 1, "filter": {"type": "collection"}}
@@ -128,12 +121,7 @@ async def _views(mongod: LocalMongod, db: str) -> dict[str, bytes]:
 
 
 async def put_views(mongod: LocalMongod, db: str, views: Sequence[bytes]) -> None:
-    """Make these the views of a database on this shard, where it has none of its own.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Replace the views of a database on this shard, which has none of its own."""
     namespace = Namespace(db, VIEWS)
     present = await all_documents(mongod, namespace, {})
     if sorted(present) == sorted(views):

@@ -1,4 +1,4 @@
-"""The request to receive a database, and as much of a chunk migration's request as the parts that are shared need."""
+"""The request to receive a database, and its conversion to a chunk migration's request for the shared parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ class ReceiveDatabase:
     """A request to receive a database.
 
     Attributes:
-        db: the database.
         move_id: identifies the donor's attempt.
         donor: id of the donor.
         recipient: id of this shard.
@@ -28,20 +27,16 @@ class ReceiveDatabase:
 
     @classmethod
     def from_document(cls, db: str, document: Mapping[str, object], recipient: str) -> "ReceiveDatabase":
-        """Read the arguments of a command.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, a field is missing or has the wrong type.
-        """
+        """Read the arguments of a command, or raise NoSuchKey or TypeMismatch."""
         return cls(db, required_uuid(document, "moveId"), required(document, "fromShard", str), recipient)
 
     @property
     def session_id(self) -> str:
-        """The session id under which the donor hands out the data."""
+        """The session id of the requests to the donor."""
         return f"{self.db}_{self.move_id}"
 
     def of_collection(self, namespace: Namespace, uuid: UUID | None = None) -> ReceiveRequest:
-        """The request to receive a collection as if it were one chunk with ``_id`` as its shard key."""
+        """Return the request to receive a collection as if it were one chunk with ``_id`` as its shard key."""
         return ReceiveRequest(
             migration_id=self.move_id,
             session_id=self.session_id,

@@ -1,6 +1,6 @@
-"""What oplog entries say about the unsharded collections of one database. Pure: bytes in, values out.
+"""The meaning of oplog entries for the unsharded collections of one database. Pure: bytes in, values out.
 
-The forms of entries are described in `shardd.migration.source.oplog_entries`.
+The formats of entries are described in `shardd.migration.source.oplog_entries`.
 """
 
 from typing import Any, Final
@@ -31,7 +31,6 @@ class WatchedDatabase:
     A changed document is queued as the 16 bytes of its collection's UUID, followed by its ``_id`` element.
 
     Args:
-        db: the database.
         session_id: the session id of the move.
 
     Attributes:
@@ -48,7 +47,7 @@ class WatchedDatabase:
         self._session_id = session_id
 
     def filter(self) -> dict[str, Any]:
-        """A query for the entries that may matter; of a chain only the last entry (see `WatchedCollection.filter`)."""
+        """Return a query for relevant entries; of a chain only the last entry (see `WatchedCollection.filter`)."""
         reserved = [Binary.from_uuid(session_id) for session_id in RESERVED_SESSION_IDS]
         return {
             "lsid.id": {"$nin": reserved},
@@ -63,11 +62,11 @@ class WatchedDatabase:
         }
 
     def operations_filter(self) -> dict[str, Any]:
-        """A query for entries whose ``o.applyOps`` has writes to the database."""
+        """Return a query for entries whose ``o.applyOps`` has writes to the database."""
         return {"o.applyOps": {"$elemMatch": {"ns": self._names}}}
 
     def read(self, raw: bytes) -> OplogEntry:
-        """Find out what an entry means for the database."""
+        """Classify an entry."""
         fields = rawbson.index(raw)
         time = int(unpack_uint64(raw, fields[b"ts"][2])[0])
         operation = raw[fields[b"op"][2] + OPERATION_AT]
@@ -80,7 +79,7 @@ class WatchedDatabase:
         return OplogEntry(raw, fields, time, kind if name.startswith(self._prefix) else EntryKind.OTHER, 0)
 
     def touched_by(self, entry: OplogEntry) -> list[bytes]:
-        """The documents of watched collections that an entry may have changed."""
+        """Return the ids of documents of watched collections that an entry may have changed."""
         if entry.kind is EntryKind.WRITE:
             return self._touched(entry.raw, entry.fields)
         operations = rawbson.find(entry.raw, b"applyOps", entry.fields[b"o"][2])

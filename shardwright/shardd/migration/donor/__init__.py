@@ -1,1 +1,1 @@
-"""The donor's side of a migration: it drives the migration, has it committed, and completes it."""
+"""The donor's side of a migration: it drives, commits and completes the migration."""

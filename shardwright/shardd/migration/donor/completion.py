@@ -28,13 +28,13 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.migration.donor")
 
 _PATIENCE_SECONDS: Final = 5.0
-"""How long a ``moveRange`` request waits for an unresponsive recipient; completion then continues in the background."""
+"""Wait of a ``moveRange`` request for an unresponsive recipient; completion then continues in the background."""
 
 
 async def decide(
     context: ShardContext, coordinator: MigrationCoordinatorDocument, *, is_committed: bool
 ) -> MigrationCoordinatorDocument:
-    """Persist the decision, retrying until that succeeds; returns the coordinator document with it."""
+    """Persist the decision, with retries until that succeeds; return the coordinator document with it."""
     await context.fail_points.hang_while((AFTER_COMMIT if is_committed else AFTER_ABORT).before_making_decision_durable)
     decided = replace(coordinator, decision=COMMITTED if is_committed else ABORTED)
 
@@ -55,8 +55,6 @@ class Completion:
     """The completion of one migration.
 
     Args:
-        context: this shard daemon's context.
-        range_deletions: this shard's range deletions.
         coordinator: its document with the decision, already persisted.
         session_id: the migration session id of the last attempt.
         waits_for_delete: whether the request waits for the deletion of the donor's documents.
@@ -88,7 +86,7 @@ class Completion:
         )
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Complete the migration; if that takes more than a few seconds, it continues in ``nursery``."""
+        """Complete the migration; after a few seconds, completion continues in ``nursery``."""
         is_done = False
         with trio.move_on_after(_PATIENCE_SECONDS):
             is_done = await self._try()
@@ -139,7 +137,7 @@ class Completion:
                 }
             )
         except CommandError as error:
-            # A shard that has been removed from the cluster holds nothing that has to be released.
+            # A shard that was removed from the cluster has nothing to release.
             if error.code != ErrorCode.ShardNotFound:
                 raise
             self._logger.info("The recipient shard was removed")

@@ -3,12 +3,11 @@
 As in MongoDB it lives in memory: the next primary re-enters it because of the migration's persisted state
 (`DonorService.recover`).
 
-Of a time-series collection, the buckets of a range that was given away are closed. mongod keeps buckets open for
-further measurements and chooses among them without regard to shard keys. A bucket that begins just before the end of
-a range may take measurements that begin a bucket behind it, which is another shard's or still the donor's. If the
-range moves and the donor keeps what is behind it, such a measurement would end up in a bucket that is an orphan by
-now. MongoDB's donor makes its mongod forget all open buckets; here the buckets in question are closed by an update,
-after which mongod opens new ones. They are orphans, so no client sees the difference.
+Some buckets of a time-series collection are closed after the move. mongod keeps buckets open for further measurements
+and chooses among them without regard to shard keys. So a bucket that begins just before the end of a range may receive
+measurements from beyond the end, which belong to another shard or still to the donor. If the donor owns them, they
+would go to a bucket that is now an orphan. MongoDB's donor makes its mongod clear its bucket catalog. Here an update
+closes the endangered buckets, after which mongod opens new ones. They are orphans, so clients see no difference.
 """
 
 import time
@@ -32,16 +31,11 @@ from shardwright.wire.rawbson import decode_document
 
 
 async def close_open_buckets(mongod: LocalMongod, collection: ShardedCollection, moved: KeyRange) -> None:
-    """Close the buckets of a range that mongod might add measurements to that do not belong to the range.
+    """Close the buckets of a moved range that might receive measurements from outside the range.
 
     Args:
-        mongod: the local mongod.
         collection: the collection; nothing is done if it does not hold buckets.
         moved: the range that another shard owns now.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
     """
     fields = collection.time_series
     query = None if fields is None else _endangered(fields, collection, moved)
@@ -54,9 +48,10 @@ async def close_open_buckets(mongod: LocalMongod, collection: ShardedCollection,
 
 
 def _endangered(fields: TimeSeriesFields, collection: ShardedCollection, moved: KeyRange) -> dict[str, Any] | None:
-    """The query for the buckets that begin so shortly before the end of the range that they may reach beyond it.
+    """Return the query for the buckets that begin so shortly before the range's end that they may extend beyond it.
 
-    Only a key with the time separates measurements of one bucket, and only those with the metadata of the range's end.
+    Measurements of one bucket can be separated only by a key with the time, and only if they have the metadata of the
+    range's end.
     """
     end: dict[str, Any] = decode_document(moved.max)
     time = end.get(fields.min_time_field)
@@ -75,21 +70,17 @@ def _endangered(fields: TimeSeriesFields, collection: ShardedCollection, moved: 
 logger = get_logger("shardd.migration.donor")
 
 DRAIN_SECONDS_MAX: Final = 0.1
-"""How long new writes wait for running ones; if that takes longer, the section is retried later."""
+"""Time that new writes wait for running ones; after that the section is left, and retried later."""
 
 TRANSACTION_SECONDS_MAX: Final = 0.5
-"""How long to wait in all while transactions are open on the collection; a genuine donor waits as long for its lock."""
+"""Total time to wait while transactions are open on the collection; MongoDB's donor waits as long for its lock."""
 
 
 class DonorCriticalSection:
     """One migration's critical section.
 
-    Args:
-        context: this shard daemon's context.
-        coordinator: the migration.
-
     Attributes:
-        seconds: how long it was on, once it has been left.
+        seconds: its duration, once it has been left.
         phases: milliseconds taken by each of its phases (see `finish`).
     """
 
@@ -117,13 +108,13 @@ class DonorCriticalSection:
         return section is not None and section.reason == self._reason
 
     async def try_block_writes(self, wait_for_commits: Callable[[], Awaitable[None]]) -> bool:
-        """Block new writes and wait for running ones; False if they did not end in time, and writes are admitted again.
+        """Block new writes and wait for running ones; if they do not end in time, admit writes again and return False.
 
         Args:
             wait_for_commits: waits for cross-shard commits whose session history moves with the range.
 
         Raises:
-            CommandError: LockTimeout, transactions were open on the collection whenever this was tried; or from
+            CommandError: LockTimeout, transactions were open for `TRANSACTION_SECONDS_MAX`; or an error of
                 ``wait_for_commits``.
         """
         has_drained = False
@@ -146,10 +137,10 @@ class DonorCriticalSection:
         return False
 
     async def restore(self) -> None:
-        """Re-enter it in a new term, blocking writes and reads.
+        """Re-enter the section in a new term, blocking writes and reads.
 
-        It waits for nothing: no operation is running yet. Prepared transactions inside the collection, whose
-        coordinator may be on this shard and not run yet, show that the section was never complete, and so the migration
+        This need not wait, because no operation is running yet. Prepared transactions on the collection, whose
+        coordinator may be on this shard and not run yet, show that the section was never complete. So the migration was
         not committed.
         """
         self._began = time.monotonic()
@@ -157,23 +148,14 @@ class DonorCriticalSection:
         self._state.block_reads()
 
     async def notify_secondaries(self) -> None:
-        """Have secondaries forget the placement, as MongoDB's do when ``enterCriticalSectionCounter`` changes.
+        """Make secondaries drop the placement, as MongoDB's do when ``enterCriticalSectionCounter`` changes.
 
-        A read after the commit then makes each secondary ask the primary, where it waits for the end of this section.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
+        A read after the commit then makes each secondary query the primary, where it waits for the end of this section.
         """
         await self._context.store.count_critical_section(self._state.namespace)
 
     async def last_write_time(self) -> Timestamp:
-        """A time not earlier than any admitted write's.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return a time not earlier than any admitted write's."""
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time_of_last: Timestamp = pong["operationTime"]
         return time_of_last
@@ -183,7 +165,7 @@ class DonorCriticalSection:
         self._state.block_reads()
 
     async def refresh(self) -> None:
-        """Refresh the placement after the commit. If that fails, the waiting operations will refresh it themselves."""
+        """Refresh the placement after the commit. If that fails, the waiting operations refresh it themselves."""
         self._state.forget()
         try:
             await self._context.refresher.refresh_collection(self._state)
@@ -192,20 +174,20 @@ class DonorCriticalSection:
             logger.warning("Could not refresh after a migration", namespace=self._state.namespace, error=str(error))
 
     async def _close_open_buckets(self) -> None:
-        """Close the buckets of a time-series collection that no measurements of this shard may be added to any more."""
+        """Close the buckets that must not receive measurements of this shard any more."""
         table, moved = self._state.table, self._range
         if table is None or table.shard_for_key(table.key_pattern.key_bytes(moved.min)) == self._state.shard:
             return
         await close_open_buckets(self._context.mongod, table.collection, moved)
 
     def finish(self, phase: str) -> None:
-        """Record how long a phase took, for the log."""
+        """Record the duration of a phase, for the log."""
         now = time.monotonic()
         self.phases[f"{phase}_ms"] = round((now - self._last) * 1000, 1)
         self._last = now
 
     def leave(self) -> None:
-        """Release the operations that wait for it; does nothing if it is not on."""
+        """Release the waiting operations; does nothing outside the section."""
         if self.is_on and self._began is not None:
             self.seconds = time.monotonic() - self._began
             self._state.release()

@@ -1,4 +1,4 @@
-"""The migrations that this shard is the donor of, and their metrics."""
+"""Migrations from this shard, and their metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,12 +30,7 @@ from shardwright.wire.logger import get_logger
 
 
 class DonorMetrics:
-    """Counters of migrations from this shard, and gauges of the active one.
-
-    Args:
-        metrics: the daemon's metrics.
-        current: returns the active migration, if any.
-    """
+    """Counters of migrations from this shard, and gauges of the active one."""
 
     def __init__(self, metrics: Metrics, current: Callable[[], DonorMigration | None]) -> None:
         self._ended = metrics.labelled_counter(
@@ -114,10 +109,6 @@ class DonorService:
     """The migrations in which this shard is the donor.
 
     Args:
-        context: this shard daemon's context.
-        range_deletions: this shard's range deletions.
-        active: allows only one migration at a time.
-        parameters: the server parameters of migrations.
         wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
@@ -151,8 +142,7 @@ class DonorService:
     def start(self, request: MoveRangeRequest) -> ActiveDonorMigration:
         """Begin to move a range, or join the same migration if it is active.
 
-        Raises:
-            CommandError: ConflictingOperationInProgress, another migration is active; NotWritablePrimary.
+        Raises ConflictingOperationInProgress if another migration is active, or NotWritablePrimary.
         """
         if self._term_nursery is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
@@ -163,12 +153,7 @@ class DonorService:
         return active
 
     async def load(self) -> list[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]:
-        """The migrations that the last primary left unfinished.
-
-        Raises:
-            CommandError: they cannot be read.
-            BackendError: mongod does not answer.
-        """
+        """Load the migrations that the last primary left unfinished."""
         return await self._store.load()
 
     async def recover(
@@ -176,11 +161,10 @@ class DonorService:
         unfinished: Sequence[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]],
         nursery: trio.Nursery,
     ) -> None:
-        """Resume or complete the migrations that `load` found; their critical sections are on when this returns.
+        """Resume or complete the migrations that `load` found; their critical sections are in effect when this returns.
 
         Args:
             unfinished: the result of `load`.
-            nursery: the term's nursery.
         """
         self._term_nursery = nursery
         for coordinator, attempts in unfinished:
@@ -284,11 +268,7 @@ class DonorService:
         await self._run(active, plan, coordinator, attempts, steps, estimate.documents)
 
     async def _plan_again(self, request: MoveRangeRequest, coordinator: MigrationCoordinatorDocument) -> MovePlan:
-        """Check that the migration is still possible, retrying as long as servers are unavailable.
-
-        Raises:
-            CommandError: it is not possible any more.
-        """
+        """Check that the migration is still possible, with retries while servers are unavailable."""
         backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
         while True:
             try:
@@ -311,7 +291,7 @@ class DonorService:
         attempts: MigrationAttempts | None,
         section: DonorCriticalSection,
     ) -> None:
-        """Keep operations blocked until the config servers have reported the outcome of a migration."""
+        """Block operations until the config servers have reported the outcome of a migration."""
         is_committed = await wait_outcome(self._context, coordinator)
         await section.refresh()
         section.leave()
@@ -323,7 +303,7 @@ class DonorService:
             )
 
     async def _salvage(self, migration_id: UUID | None) -> None:
-        """End a migration after an internal error, as if another primary had taken over."""
+        """End a migration after an internal error, as a new primary would."""
         for coordinator, attempts in await self._store.load():
             if coordinator.id == migration_id and coordinator.decision is None:
                 section = DonorCriticalSection(self._context, coordinator)
@@ -355,11 +335,7 @@ class DonorService:
     async def _finish(
         self, coordinator: MigrationCoordinatorDocument, attempts: MigrationAttempts, steps: Steps, outcome: Outcome
     ) -> None:
-        """Persist the outcome and complete the migration.
-
-        Raises:
-            CommandError: it was aborted, for this reason.
-        """
+        """Persist the outcome and complete the migration; after an abort, raise its error."""
         decided = await decide(self._context, coordinator, is_committed=outcome.error is None)
         if outcome.error is None:
             await self._count_orphans(coordinator.id, int(outcome.counts.get("cloned", 0)))
@@ -372,7 +348,7 @@ class DonorService:
             raise outcome.error
 
     async def _count_orphans(self, migration_id: UUID, count: int) -> None:
-        """Record how many orphans stay behind. The number is informational; nothing depends on it."""
+        """Record the number of orphans left behind. The number is informational; nothing depends on it."""
         try:
             await self._range_deletions.add_orphan_count(migration_id, count)
         except (CommandError, BackendError) as error:

@@ -1,7 +1,7 @@
 """The donor's side of one migration, from the first attempt at the clone to its outcome.
 
-`donor_service` runs the steps before it, `completion` the steps after it. The steps and their order are as in
-MongoDB's ``MigrationSourceManager``. `donor_operation` is its entry in ``currentOp``.
+`donor_service` runs the steps before it, `completion` the steps after it. The steps and their order are as in MongoDB's
+``MigrationSourceManager``. `donor_operation` is its entry in ``currentOp``.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,10 +45,10 @@ from shardwright.wire.rawbson import encode_document, raw_document
 logger = get_logger("shardd.migration.donor")
 
 ATTEMPTS_MAX: Final = 5
-"""How often a clone is started or resumed before the migration is given up."""
+"""Starts and resumptions of the clone before the migration is aborted."""
 
 COMMIT_SECONDS_MAX: Final = 30.0
-"""How long the recipient may take to catch up in the critical section, as in MongoDB."""
+"""Time that the recipient may take to catch up in the critical section, as in MongoDB."""
 
 PROGRESS_SECONDS: Final = 10.0
 """Seconds between log lines about a long clone or catch-up."""
@@ -61,11 +61,10 @@ _STEADY: Final = "steady"
 
 @dataclass
 class Outcome:
-    """How a migration ended.
+    """The outcome of a migration.
 
     Attributes:
-        error: why it was aborted; None if it was committed.
-        counts: the recipient's counters.
+        error: the reason of an abort; None if it was committed.
     """
 
     error: CommandError | None = None
@@ -76,25 +75,17 @@ class DonorMigration:
     """One active migration.
 
     Args:
-        context: this shard daemon's context.
-        parameters: the server parameters of migrations.
-        plan: the move.
-        coordinator: its persisted document.
-        attempts: the attempts that former primaries have made.
-        steps: records the times of its steps.
-        nursery: the term's nursery.
+        attempts: the attempts of earlier terms.
         wait_for_commits: see `DonorCriticalSection.try_block_writes`.
 
     Attributes:
         attempts: all attempts so far.
-        recipient: sends commands to the recipient.
-        session_id: the migration session id of the present attempt.
-        source: where the recipient pulls documents from in this attempt; None while there is nothing to pull.
-        history: where it pulls the session history from, likewise.
+        session_id: the migration session id of the current attempt.
+        source: the recipient's source of documents in this attempt; None while there is nothing to pull.
+        history: the recipient's source of session history, alongside ``source``.
         documents_estimated: estimated number of documents to clone.
-        status: the recipient's last status.
-        is_committing: whether it is past the point from which it can no longer be aborted.
-        critical_section_seconds: how long the critical section lasted, once it has been left.
+        is_committing: whether it can no longer be aborted.
+        critical_section_seconds: duration of the critical section, once it has been left.
     """
 
     def __init__(
@@ -142,10 +133,9 @@ class DonorMigration:
             self._abortable.cancel()
 
     async def wait_source(self, session_id: str) -> CloneSource:
-        """The source of an attempt, as soon as the recipient can pull from it.
+        """Return the source of an attempt, as soon as the recipient can pull from it.
 
-        Raises:
-            CommandError: IllegalOperation, another attempt is active; NotYetInitialized, the migration is over.
+        Raises IllegalOperation if another attempt is active, and NotYetInitialized if the migration is over.
         """
         while session_id == self.session_id and not self._is_over:
             if self.source is not None:
@@ -159,7 +149,7 @@ class DonorMigration:
         )
 
     async def wait_history(self, session_id: str) -> DonorHistory:
-        """Like `wait_source`, for the session history."""
+        """Return the session history of an attempt; waits and errors are as for `wait_source`."""
         await self.wait_source(session_id)
         assert self.history is not None
         return self.history
@@ -169,14 +159,15 @@ class DonorMigration:
     async def run(self) -> Outcome:
         """Move the range. The critical section has been left when this returns.
 
-        If it is cancelled, the critical section may still be on, and the caller has to leave it.
+        After a cancellation it may still be in effect, and the caller has to leave it.
         """
         section = DonorCriticalSection(self._context, self.coordinator)
         outcome = Outcome()
         try:
             with self._abortable:
                 await self._catch_up_and_block(section)
-                # There is no checkpoint between here and the commit: an abort has either come already or is too late.
+                # There is no checkpoint between here and the commit, so an abort has either come already or is too
+                # late.
                 self.is_committing = self._abort_reason is None
             if self._abort_reason is not None:
                 raise self._abort_reason
@@ -195,7 +186,7 @@ class DonorMigration:
         return outcome
 
     async def _catch_up_and_block(self, section: DonorCriticalSection) -> None:
-        """Do everything that precedes the commit on the config servers."""
+        """Run all steps before the commit on the config servers."""
         with trio.move_on_after(self._parameters.catch_up_seconds_max):
             while not await self._attempt(section):
                 continue
@@ -203,7 +194,7 @@ class DonorMigration:
         raise CommandError(ErrorCode.ExceededTimeLimit, "Timed out waiting for the cloner to catch up")
 
     async def _attempt(self, section: DonorCriticalSection) -> bool:
-        """Run one attempt up to the commit, resuming the clone if possible; False if the recipient was lost."""
+        """Run one attempt up to the commit, resuming the clone if possible; return False if the recipient was lost."""
         if len(self.attempts.attempts) >= ATTEMPTS_MAX:
             raise CommandError(ErrorCode.OperationFailed, f"the clone was interrupted {ATTEMPTS_MAX} times")
         await self._begin_attempt()
@@ -232,7 +223,7 @@ class DonorMigration:
         await self._store.save_attempts(self.attempts)
 
     async def _start_source(self) -> CloneSource:
-        """Have the recipient start, and start the source at the position that it asks for."""
+        """Start the recipient, then the source at the position in the recipient's reply."""
         reply = await self.recipient.start(self.attempts)
         history = self.plan.new_history(self._context)
         source = self.plan.new_source(self._context, self.session_id, history.observe)
@@ -248,7 +239,7 @@ class DonorMigration:
         return source
 
     async def _follow(self, source: CloneSource, history: DonorHistory) -> None:
-        """Run a source; an error of the source aborts the migration. The history is not read any longer either."""
+        """Run a source; its error aborts the migration. Then close the history, which needs the source."""
         try:
             await source.run()
         except (CommandError, BackendError) as error:
@@ -272,12 +263,12 @@ class DonorMigration:
             await trio.sleep(max(asked + backoff.next_seconds() - trio.current_time(), _POLL_SECONDS_MIN))
 
     async def _block_writes(self, section: DonorCriticalSection, source: CloneSource) -> None:
-        """Enter the critical section and have the recipient apply the remaining changes."""
+        """Enter the critical section and make the recipient apply the remaining changes."""
         self.attempts = self.attempts.with_critical_section()
         await self._store.save_attempts(self.attempts)
         backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
         while not await section.try_block_writes(self._wait_for_commits):
-            # A write takes long. Other writes must not wait for it, nor may changes for the recipient pile up.
+            # A write takes long. Other writes must not wait for it, and changes for the recipient must not pile up.
             self._logger.info("Writes in progress are delaying a critical section")
             await backoff.pause()
             await self._wait_caught_up(source)
@@ -296,7 +287,7 @@ class DonorMigration:
         raise CommandError(ErrorCode.ExceededTimeLimit, "the recipient did not catch up in the critical section")
 
     async def _commit(self, section: DonorCriticalSection, status: RecipientStatus) -> CommandError | None:
-        """Commit on the config servers; returns why that failed, or None if it succeeded."""
+        """Commit on the config servers; return the error, or None if it succeeded."""
         section.block_reads()
         failure: CommandError | None = None
         try:
@@ -328,7 +319,7 @@ class DonorMigration:
         await self.steps.finish(step, self._logger, **self._progress_fields())
 
     def _maybe_log_progress(self) -> None:
-        """Log the progress, unless that was done a moment ago."""
+        """Log the progress, at most once in `PROGRESS_SECONDS`."""
         now = trio.current_time()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
@@ -347,7 +338,7 @@ class DonorMigration:
         )
 
     def _progress_fields(self) -> dict[str, object]:
-        """Its progress as log fields, including what former attempts have cloned."""
+        """Return the progress as log fields, including the clones of earlier attempts."""
         source, status = self.source, self.status
         counts = {} if status is None else status.counts
         cloned = int(counts.get("cloned", 0))
@@ -370,7 +361,7 @@ class DonorMigration:
 
     @property
     def _logger(self) -> Logger:
-        """The logger for the present attempt."""
+        """The logger for the current attempt."""
         return logger.bind(
             namespace=self.coordinator.namespace,
             migration=str(self.coordinator.id),
@@ -381,10 +372,9 @@ class DonorMigration:
 
 
 def donor_operation(active: ActiveDonorMigration, migration: DonorMigration | None, address: str) -> dict[str, Any]:
-    """A migration as ``currentOp`` of a MongoDB 6.0 donor shows it, with more detail about its progress.
+    """Return a migration's ``currentOp`` entry as on a MongoDB 6.0 donor, with more detail about its progress.
 
     Args:
-        active: the active migration.
         migration: its state; None until the request has been checked and persisted.
         address: ``host:port`` of this daemon.
     """

@@ -1,7 +1,7 @@
-"""Committing a migration on the config servers, and finding out from them whether it was committed.
+"""Committing a migration on the config servers, and querying whether it was committed.
 
-A lost reply leaves that open. Before the donor looks at the chunks, it makes sure that a commit which may still be on
-its way comes too late: it has the chunk's version raised, and config servers refuse to commit for an older one.
+A lost reply leaves the outcome open. Before the donor looks at the chunks, it makes sure that a delayed commit fails:
+it raises the chunk's version, and config servers refuse to commit for an older one.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,9 @@ logger = get_logger("shardd.migration.donor")
 
 
 async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: Mapping[str, Any] | None) -> None:
-    """Have the config servers assign the range to the recipient.
+    """Make the config servers assign the range to the recipient.
 
     Args:
-        context: this shard daemon's context.
-        plan: the move.
         cluster_time: the recipient's ``$clusterTime`` after its last write. The new placement is valid after that time.
 
     Raises:
@@ -54,7 +52,7 @@ async def commit_on_config(context: ShardContext, plan: MovePlan, cluster_time: 
 
 
 async def wait_outcome(context: ShardContext, coordinator: MigrationCoordinatorDocument) -> bool:
-    """Whether the config servers have durably committed a migration; retries until that is known."""
+    """Whether the config servers have durably committed a migration; retries until the answer is known."""
     backoff = Backoff(first_seconds=0.05, seconds_max=2.0)
     while True:
         try:
@@ -95,7 +93,7 @@ async def _find_outcome(context: ShardContext, coordinator: MigrationCoordinator
 
 
 async def _chunk_of_donor(catalog: Catalog, coordinator: MigrationCoordinatorDocument) -> RoutedChunk | bool:
-    """The donor's chunk in which the range begins or, if there is none, whether the range has moved."""
+    """Return the donor's chunk in which the range begins or, if there is none, whether the range has moved."""
     table: RoutingTable | None = await catalog.read(read_routing(coordinator.namespace))
     if table is None or table.collection.uuid != coordinator.collection_uuid:
         return False  # the collection was dropped, so no shard owns the range

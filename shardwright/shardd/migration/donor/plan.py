@@ -1,4 +1,4 @@
-"""What a donor moves, and the documents with which it registers a migration before anything moves."""
+"""The plan of a move, and the documents that register a migration before it begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document, raw_document
 
 _SLACK: Final = 2
-"""MongoDB 6.0.5 considers a range too big if it holds more than twice as many documents as fit into the size limit. The
-number of documents alone does not matter: it moves 260,000 of 22 bytes."""
+"""Factor of MongoDB 6.0.5: a range is too big with more than twice as many documents as fit into the size limit.
+
+The number of documents alone does not matter: it moves 260,000 of 22 bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,8 @@ class MovePlan:
     """A move that has passed the checks.
 
     Attributes:
-        request: the request for it.
         table: the routing table that it was checked against.
         chunk: the chunk that contains the range.
-        range: the range to move.
     """
 
     request: MoveRangeRequest
@@ -61,13 +61,13 @@ class MovePlan:
     def new_source(
         self, context: ShardContext, session_id: str, observe: Callable[[bytes], None] = lambda entry: None
     ) -> CloneSource:
-        """The source of the range's documents for one attempt; ``observe`` receives the oplog entries it reads."""
+        """Return the source of the range's documents for one attempt; ``observe`` receives its oplog entries."""
         collection = self.table.collection
         namespace, pattern = collection.namespace, collection.key_pattern
         return CloneSource(context.mongod, namespace, collection.uuid, pattern, self.range, session_id, observe=observe)
 
     def new_history(self, context: ShardContext) -> DonorHistory:
-        """The retryable writes in the range, for one attempt."""
+        """Return the retryable writes in the range, for one attempt."""
         collection = self.table.collection
         pattern = collection.key_pattern
         reader = HistoryReader(collection.namespace, collection.uuid.bytes, pattern, self.range)
@@ -75,7 +75,7 @@ class MovePlan:
 
 
 async def plan_move(context: ShardContext, request: MoveRangeRequest) -> MovePlan | None:
-    """Check against a fresh routing table that a range can be moved; None if the recipient owns it already.
+    """Check against a fresh routing table that a range can be moved; return None if the recipient owns it already.
 
     Raises:
         CommandError: InvalidOptions, the recipient is this shard; StaleConfig, the request is for another incarnation
@@ -116,7 +116,6 @@ async def check_size(context: ShardContext, plan: MovePlan) -> int:
 
     Raises:
         CommandError: ChunkTooBig.
-        BackendError: the local mongod does not answer.
     """
     limit = plan.request.max_chunk_bytes
     estimate = await plan.new_source(context, "").estimate()
@@ -134,7 +133,7 @@ async def check_size(context: ShardContext, plan: MovePlan) -> int:
 
 
 def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
-    """The chunk in which the range begins or, if only its end is given, the chunk before that end."""
+    """Return the chunk in which the range begins or, if only its end is given, the chunk before that end."""
     encode = table.key_pattern.key_bytes
     if request.min is not None:
         return table.chunk_for_key(encode(request.min))
@@ -145,11 +144,11 @@ def _chunk_of(table: RoutingTable, request: MoveRangeRequest) -> RoutedChunk:
 async def _upper_bound(
     context: ShardContext, table: RoutingTable, chunk: RoutedChunk, low: bytes, request: MoveRangeRequest
 ) -> bytes:
-    """The end of a range whose request has only the beginning: where it reaches the size limit, or its chunk's end."""
+    """Return the end of a range that is given by its beginning: the size limit, or its chunk's end."""
     if request.max_chunk_bytes is None or chunk.shard == request.recipient:
         return chunk.max
     namespace = request.namespace
-    # MongoDB asks autoSplitVector, which only members of sharded clusters have. splitVector makes pieces of half the
+    # MongoDB uses autoSplitVector, which only members of sharded clusters have. splitVector makes pieces of half the
     # size, so the second piece ends where the range does.
     split = {
         "splitVector": str(namespace),
@@ -184,12 +183,7 @@ _NO_USER: Final = sha256(b"").digest()
 
 
 def new_coordinator(donor: str, plan: MovePlan) -> MigrationCoordinatorDocument:
-    """The coordinator of a new migration, without a decision.
-
-    Args:
-        donor: id of this shard.
-        plan: the move.
-    """
+    """Return the coordinator document of a new migration, without a decision."""
     recipient = plan.request.recipient
     return MigrationCoordinatorDocument(
         id=uuid4(),
@@ -208,12 +202,7 @@ def new_coordinator(donor: str, plan: MovePlan) -> MigrationCoordinatorDocument:
 async def new_range_deletion(
     mongod: LocalMongod, coordinator: MigrationCoordinatorDocument, request: MoveRangeRequest
 ) -> RangeDeletionTask:
-    """The pending range deletion of the donor's documents, which becomes ready if the migration is committed.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Return the pending range deletion of the donor's documents, which becomes ready if the migration is committed."""
     pong = await mongod.command("admin", {"ping": 1})
     return RangeDeletionTask(
         id=coordinator.id,

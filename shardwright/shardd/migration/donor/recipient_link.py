@@ -1,6 +1,6 @@
 """The donor's requests to the recipient, and the comparison of both sides' documents before the commit.
 
-The critical section may begin once the remaining changes can be transferred in next to no time (`Backlog`).
+The critical section may begin once the remaining changes can be transferred in next to no time (`BacklogLimit`).
 """
 
 import time
@@ -32,12 +32,12 @@ _FAILED: Final = frozenset({"fail", "abort"})
 
 
 class RecipientLostError(Exception):
-    """The recipient no longer knows the present attempt: it was restarted, or another member has become primary."""
+    """The recipient has lost the current attempt: it was restarted, or another member has become primary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipientStatus:
-    """A reply to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the present attempt.
+    """A reply to ``_recvChunkStatus`` or ``_recvChunkCommit`` about the current attempt.
 
     Attributes:
         state: the recipient's state, such as ``steady``.
@@ -53,10 +53,7 @@ class RecipientStatus:
 class RecipientLink:
     """Sends commands to the recipient of one migration.
 
-    Args:
-        context: this shard daemon's context.
-        coordinator: the migration.
-        plan: the move.
+    All methods raise CommandError if the recipient refused or could not be reached.
     """
 
     def __init__(self, context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
@@ -66,11 +63,7 @@ class RecipientLink:
         self._namespace = str(plan.request.namespace)
 
     async def start(self, attempts: MigrationAttempts) -> dict[str, Any]:
-        """Have it begin to receive, or resume where an earlier attempt was cut off; returns its reply.
-
-        Raises:
-            CommandError: it refused, or could not be reached.
-        """
+        """Make the recipient begin to receive, or resume an interrupted attempt; return its reply."""
         coordinator, plan = self._coordinator, self._plan
         start = {
             "_recvChunkStart": self._namespace,
@@ -85,57 +78,41 @@ class RecipientLink:
             "shardKeyPattern": raw_document(plan.table.key_pattern.document),
             "secondaryThrottle": plan.request.secondary_throttle,
             "writeConcern": dict(plan.request.write_concern),
-            # MongoDB does not send these two. Our recipients need them to resume.
+            # MongoDB does not send these two fields. Our recipients need them to resume.
             "collectionUUID": Binary.from_uuid(coordinator.collection_uuid),
             "attempts": [attempt.to_document() for attempt in attempts.attempts],
         }
         return await self._send(start)
 
     async def status(self, session_id: str) -> RecipientStatus:
-        """Its status; it answers when it is steady or done, or after a second.
+        """Return the recipient's status, once it is steady or done, or after a second.
 
-        Raises:
-            RecipientLostError: it no longer knows this attempt.
-            CommandError: OperationIncomplete, it is busy with another migration; OperationFailed, it has failed;
-                or it could not be reached.
+        Raises RecipientLostError if the recipient has lost this attempt, OperationIncomplete if it is busy with another
+        migration, and OperationFailed if it has failed.
         """
         command = {"_recvChunkStatus": self._namespace, "waitForSteadyOrDone": True, "sessionId": session_id}
         return self.interpret(await self._send(command), session_id)
 
     async def commit(self, session_id: str) -> RecipientStatus:
-        """Have it apply the remaining changes and enter its critical section until `release`. Must not be repeated.
+        """Make the recipient apply the remaining changes and enter its critical section until `release`.
 
-        Raises:
-            CommandError: it could not, or it is unknown whether it did.
+        Must not be repeated. After an error the outcome may be unknown.
         """
         command = {"_recvChunkCommit": self._namespace, "acquireCSOnRecipient": True, "sessionId": session_id}
         reply = await send_to_shard(self._context, self._coordinator.recipient, "admin", command)
         return RecipientStatus(reply.get("state", ""), reply.get("counts", {}), reply.get("$clusterTime"))
 
     async def abort(self, session_id: str) -> None:
-        """Have it abort the attempt.
-
-        Raises:
-            CommandError: it refused, or could not be reached.
-        """
+        """Make the recipient abort the attempt."""
         await self._once({"_recvChunkAbort": self._namespace, "sessionId": session_id})
 
     async def release(self, session_id: str) -> None:
-        """Have it leave its critical section, after the config servers have decided.
-
-        Raises:
-            CommandError: it refused, or could not be reached.
-        """
+        """Make the recipient leave its critical section, after the decision of the config servers."""
         command = {"_recvChunkReleaseCritSec": self._namespace, "sessionId": session_id, "writeConcern": MAJORITY}
         await self._once(command)
 
     def interpret(self, reply: Mapping[str, Any], session_id: str) -> RecipientStatus:
-        """The status that a reply to `status` contains.
-
-        Raises:
-            RecipientLostError: see `status`.
-            CommandError: likewise.
-        """
+        """Read a reply to `status`; errors are as there."""
         state, counts = reply.get("state", ""), reply.get("counts", {})
         is_about_this = reply.get("sessionId", session_id) == session_id and self._is_this_migration(reply)
         if state in _FAILED and is_about_this:
@@ -183,11 +160,7 @@ class RecipientLink:
 
 
 async def verify_range(context: ShardContext, coordinator: MigrationCoordinatorDocument, plan: MovePlan) -> None:
-    """Compute the range's digest on both sides concurrently, and compare them.
-
-    Raises:
-        CommandError: DataCorruptionDetected, the digests differ; or a digest could not be computed.
-    """
+    """Compute the range's digest on both sides concurrently, and raise DataCorruptionDetected if they differ."""
     collection = plan.table.collection
     digests: dict[str, RangeDigest] = {}
     errors: list[CommandError] = []
@@ -235,9 +208,9 @@ _SHARE_MAX: Final = 0.1
 
 
 class BacklogLimit:
-    """How many changed documents may be left when the critical section begins.
+    """Maximum number of changed documents left at the beginning of the critical section.
 
-    Only a few at first, which keeps the pause for writers short. Writers that are faster than the recipient would keep
+    It is small at first, which keeps the pause for writers short. Writers that are faster than the recipient would keep
     a migration from ever ending, so the limit doubles with time, up to MongoDB's.
     """
 

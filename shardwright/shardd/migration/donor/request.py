@@ -25,16 +25,14 @@ class MoveRangeRequest:
     """A request to move a range to another shard.
 
     Attributes:
-        namespace: the collection.
         min: lower bound, a shard key document; None to leave it to the donor.
-        max: upper bound, likewise. At least one of them is given.
-        recipient: id of the shard that is to receive the range.
-        epoch: the collection's epoch as the config server knows it.
+        max: upper bound, a shard key document; None to leave it to the donor. At least one of the bounds is given.
+        epoch: the collection's epoch on the config server.
         max_chunk_bytes: largest size of a range, in bytes; None for no limit.
         force_jumbo: `DO_NOT_FORCE_JUMBO`, or 1 (a user's request) or 2 (the balancer's) to move a bigger range as well.
-        wait_for_delete: whether to answer only when the donor's documents have been deleted.
+        wait_for_delete: whether to reply only when the donor's documents have been deleted.
         secondary_throttle: whether the recipient waits for its secondaries after every batch of documents.
-        write_concern: the write concern for which it then waits; empty for the recipient's default.
+        write_concern: the write concern of that wait; empty for the recipient's default.
     """
 
     namespace: Namespace
@@ -50,11 +48,7 @@ class MoveRangeRequest:
 
     @classmethod
     def from_request(cls, request: Request) -> "MoveRangeRequest":
-        """Read the arguments of a command.
-
-        Raises:
-            CommandError: 40414, TypeMismatch, InvalidNamespace, BadValue.
-        """
+        """Read the arguments of a command, or raise 40414, TypeMismatch, InvalidNamespace or BadValue."""
         low, high = request.raw_object(b"min"), request.raw_object(b"max")
         if low is None and high is None:
             raise missing_field("_shardsvrMoveRange.min")
@@ -79,11 +73,7 @@ class MoveRangeRequest:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MoveRangeRequest":
-        """Read the persisted form.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read the persisted form, or raise NoSuchKey or TypeMismatch."""
         low, high = optional(document, "min", Mapping), optional(document, "max", Mapping)
         return cls(
             namespace=Namespace.parse(required(document, "nss", str)),
@@ -99,7 +89,7 @@ class MoveRangeRequest:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The persisted form."""
+        """Return the persisted form."""
         document: dict[str, Any] = {"nss": str(self.namespace)}
         if self.min is not None:
             document["min"] = raw_document(self.min)
@@ -117,5 +107,5 @@ class MoveRangeRequest:
 
     @property
     def key(self) -> DonorMigrationKey:
-        """What identifies the migration among requests."""
+        """The identity of the migration among requests."""
         return DonorMigrationKey(str(self.namespace), self.min, self.max, self.recipient)

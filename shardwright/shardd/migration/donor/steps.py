@@ -17,7 +17,7 @@ logger = get_logger("shardd.migration.donor")
 
 
 class DonorStep(IntEnum):
-    """The steps, named after what each has achieved; MongoDB's fail points and changelog number them."""
+    """The steps, named after their results; MongoDB's fail points and changelog number them."""
 
     REQUEST_READ = 1
     CHECKED_AND_PERSISTED = 2
@@ -50,9 +50,7 @@ class Steps(StepTimes):
         """Record and log that a step is done, and wait at its fail point if that is on.
 
         Args:
-            step: the step.
-            logger: the logger of the present attempt, if there is one already.
-            details: further fields for the log.
+            logger: the logger of the current attempt, if there is one already.
         """
         self.note(step)
         self._active.message = self.text

@@ -1,7 +1,8 @@
 """The donor's persisted state: every write waits for a majority, so that the next primary finds it.
 
-``config.migrationAttempts`` has what a donor needs to resume a migration after a restart or failover. MongoDB
-resumes no migrations and has no such collection. Each of its documents belongs to one of ``migrationCoordinators``.
+``config.migrationAttempts`` has the state with which a donor resumes a migration after a restart or failover. MongoDB
+does not resume migrations and has no such collection. Each of its documents belongs to one of
+``migrationCoordinators``.
 """
 
 from collections.abc import Mapping
@@ -30,11 +31,9 @@ class MigrationAttempts:
     """One document.
 
     Attributes:
-        id: the migration's UUID.
-        request: the request that began it.
         attempts: all attempts so far; the last one is active.
         has_entered_critical_section: whether the critical section has begun, or was about to. From then on a new
-            primary does not resume the migration, but asks the config servers whether it was committed.
+            primary does not resume the migration, but queries the config servers for its outcome.
     """
 
     id: UUID
@@ -44,11 +43,7 @@ class MigrationAttempts:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "MigrationAttempts":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection, or raise NoSuchKey or TypeMismatch."""
         return cls(
             id=required_uuid(document, "_id"),
             request=MoveRangeRequest.from_document(required(document, "request", Mapping)),
@@ -57,7 +52,7 @@ class MigrationAttempts:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document in its persisted form."""
+        """Return the document in its persisted form."""
         return {
             "_id": Binary.from_uuid(self.id),
             "nss": str(self.request.namespace),
@@ -67,17 +62,17 @@ class MigrationAttempts:
         }
 
     def with_new(self, session_id: str, now: datetime) -> "MigrationAttempts":
-        """A copy with a new active attempt, which ends the previous one."""
+        """Return a copy with a new active attempt, which ends the previous one."""
         attempts = (*self._ended(now), MigrationAttempt(session_id, now))
         return replace(self, attempts=attempts, has_entered_critical_section=False)
 
     def with_progress(self, documents: int, size: int) -> "MigrationAttempts":
-        """A copy with the number of documents that the current attempt has cloned, and their size in bytes."""
+        """Return a copy with the current attempt's number of cloned documents, and their size in bytes."""
         *before, last = self.attempts
         return replace(self, attempts=(*before, replace(last, documents=documents, bytes=size)))
 
     def with_critical_section(self) -> "MigrationAttempts":
-        """A copy that says that the critical section has begun."""
+        """Return a copy in which the critical section has begun."""
         return replace(self, has_entered_critical_section=True)
 
     def _ended(self, now: datetime) -> tuple[MigrationAttempt, ...]:
@@ -98,7 +93,7 @@ class DonorStore:
         self._attempts = ConfigCollection(mongod, MIGRATION_ATTEMPTS)
 
     async def load(self) -> list[tuple[MigrationCoordinatorDocument, MigrationAttempts | None]]:
-        """The migrations that are not finished, each with its attempts."""
+        """Load the unfinished migrations, each with its attempts."""
         attempts: dict[UUID, MigrationAttempts] = {}
         for document in await self._attempts.all():
             each = MigrationAttempts.from_document(document)

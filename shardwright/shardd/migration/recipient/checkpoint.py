@@ -32,14 +32,9 @@ class MigrationCheckpoint:
     """One document.
 
     Attributes:
-        id: the migration's UUID.
-        namespace: the collection.
-        collection_uuid: its UUID.
-        range: the range being received.
-        donor: id of the donor.
-        attempts: the attempts that this recipient knows of; the last one is active or was cut off.
-        cloned_up_to: a shard key below which the clone is complete: the range's documents are here as they were at
-            some time after ``position``. None if nothing has been cloned.
+        attempts: the attempts that reached this recipient; the last one is active or was interrupted.
+        cloned_up_to: a shard key below which the clone is complete: the range's documents are here as they were at some
+            time after ``position``. None if nothing has been cloned.
         position: the time in the donor's oplog from which changes still have to be fetched; None if unknown.
         documents: number of documents cloned by all attempts that are still here.
         size: their size in bytes.
@@ -58,7 +53,7 @@ class MigrationCheckpoint:
 
     @classmethod
     def begin(cls, request: ReceiveRequest, collection_uuid: UUID, now: datetime) -> Self:
-        """The first checkpoint of a migration, before it has cloned anything."""
+        """Return the first checkpoint of a migration, before it has cloned anything."""
         return cls(
             request.migration_id,
             str(request.namespace),
@@ -70,11 +65,7 @@ class MigrationCheckpoint:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection, or raise NoSuchKey or TypeMismatch."""
         key = optional(document, "clonedUpTo", Mapping, type(None))
         counts = required(document, "counts", Mapping)
         return cls(
@@ -91,7 +82,7 @@ class MigrationCheckpoint:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document in its persisted form."""
+        """Return the document in its persisted form."""
         return {
             "_id": Binary.from_uuid(self.id),
             "nss": self.namespace,
@@ -105,10 +96,10 @@ class MigrationCheckpoint:
         }
 
     def is_trusted_by(self, request: ReceiveRequest) -> bool:
-        """Whether an attempt may resume from here: it is the same migration, and both sides remember it alike.
+        """Whether an attempt may resume from here: it is the same migration, and both sides' records of it agree.
 
-        The donor knows every attempt, the recipient those that reached it; both have them in the same order. An attempt
-        that the donor does not know makes the checkpoint void.
+        The donor records every attempt, the recipient those that reached it; both have them in the same order. An
+        attempt without a record on the donor makes the checkpoint void.
         """
         if (self.namespace, self.donor, self.range) != (str(request.namespace), request.donor, request.key_range):
             return False
@@ -120,18 +111,16 @@ class MigrationCheckpoint:
         return all(any(each.session_id == own.session_id for each in donors) for own in self.attempts)
 
     def with_new_attempt(self, request: ReceiveRequest, now: datetime) -> "MigrationCheckpoint":
-        """A copy with a new active attempt, which resumes from here."""
+        """Return a copy with a new active attempt, which resumes from here."""
         *before, last = self.attempts
         return replace(self, attempts=(*before, replace(last, end=now), MigrationAttempt(request.session_id, now)))
 
     def with_progress(
         self, key: bytes | None, position: Timestamp | None, documents: int, size: int
     ) -> "MigrationCheckpoint":
-        """A copy with the current progress, counted for the present attempt.
+        """Return a copy with the current progress, counted for the current attempt.
 
         Args:
-            key: the new ``cloned_up_to``.
-            position: the new ``position``.
             documents: number of documents cloned by all attempts.
             size: their size in bytes.
         """
@@ -160,7 +149,7 @@ class CheckpointStore:
         self._documents = ConfigCollection(mongod, MIGRATION_CHECKPOINTS)
 
     async def load(self, migration_id: UUID) -> MigrationCheckpoint | None:
-        """The checkpoint of a migration, None if there is none."""
+        """Return the checkpoint of a migration, or None."""
         document = await self._documents.get(Binary.from_uuid(migration_id))
         return None if document is None else MigrationCheckpoint.from_document(document)
 
@@ -180,12 +169,6 @@ _INTERVAL_SECONDS: Final = 1.0
 
 class CheckpointKeeper:
     """Persists one attempt's checkpoint, and the number of documents that may become orphans.
-
-    Args:
-        mongod: the local mongod.
-        range_deletions: this shard's range deletions.
-        request: the request to receive the range.
-        status: counts the cloned documents.
 
     Attributes:
         resumed: the checkpoint from which this attempt resumes; None if it starts from scratch.
@@ -210,12 +193,7 @@ class CheckpointKeeper:
         self._saving = trio.Lock()
 
     async def load(self) -> None:
-        """Load the checkpoint of an earlier attempt, if there is one to resume from.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Load the checkpoint of an earlier attempt, if there is one to resume from."""
         request = self._request
         found = await self._store.load(request.migration_id)
         tasks = self._range_deletions.known.tasks_of(str(request.namespace))
@@ -234,12 +212,7 @@ class CheckpointKeeper:
         self._orphans_reported = found.documents
 
     async def begin(self, collection_uuid: UUID) -> None:
-        """Persist the attempt, before it writes anything else.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Persist the attempt, before it writes anything else."""
         now = datetime.now(UTC)
         if self.resumed is None:
             self._checkpoint = MigrationCheckpoint.begin(self._request, collection_uuid, now)
@@ -248,23 +221,13 @@ class CheckpointKeeper:
         await self._store.save(self._checkpoint)
 
     async def keep(self) -> None:
-        """Save the progress at intervals until cancelled.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Save the progress at intervals until cancelled."""
         while True:
             await trio.sleep(_INTERVAL_SECONDS)
             await self.save()
 
     async def save(self) -> None:
-        """Save the current progress; everything it covers has been written before.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Save the current progress; everything it covers has been written before."""
         async with self._saving:
             await self._save()
 

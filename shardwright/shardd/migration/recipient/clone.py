@@ -1,11 +1,11 @@
 """The bulk of a migration: documents pulled from the donor and inserted unchanged, by several writers.
 
-A batch is fetched while the previous ones are written. It is cut into pieces. Each is one transaction of a reserved
-session; documents are cut out by their length prefixes and never decoded. Pieces may be committed out of order, so a
-checkpoint covers only the pieces before the first missing one.
+A batch is fetched while the previous ones are written. It is cut into pieces; each piece is one transaction of a
+reserved session. Documents are cut out by their length prefixes and never decoded. Pieces may be committed out of
+order, so a checkpoint covers only the pieces before the first missing one.
 
-While clients keep either shard busy, a writer rests after each piece for a multiple of the time that the piece took:
-a clone otherwise uses all of the machine, and costs the clients most of their throughput.
+While clients keep either shard busy, a writer rests after each piece for a multiple of the time that the piece took. A
+clone otherwise uses all of the machine, and costs the clients most of their throughput.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,14 +29,10 @@ Work: TypeAlias = Callable[[], Awaitable[None]]
 async def run_together(*works: Work, meanwhile: Work | None = None) -> None:
     """Run all ``works`` concurrently until they have ended.
 
-    Args:
-        works: functions without arguments.
-        meanwhile: runs alongside them and is cancelled when they have ended.
+    If one raises CommandError, BackendError or RemoteProtocolError, the others are cancelled and its error is raised.
 
-    Raises:
-        CommandError: the error of the first that failed; the others have been cancelled.
-        BackendError: likewise.
-        RemoteProtocolError: likewise.
+    Args:
+        meanwhile: runs alongside them and is cancelled when they have ended.
     """
     failures: list[Exception] = []
 
@@ -67,8 +63,10 @@ PIECE_DOCUMENTS_MAX: Final = 1_000
 PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 RESTS: Final = 3
-"""The length of a writer's rest, as a multiple of the time that the piece took. Point finds from four clients on two
-cores lose 15 to 30 % of their throughput with these rests, and 70 % without."""
+"""Length of a writer's rest, as a multiple of the time that the piece took.
+
+Point finds from four clients on two cores lose 15 to 30 % of their throughput with these rests, and 70 % without.
+"""
 
 REST_SECONDS_MAX: Final = 0.5
 """The longest rest: a piece that took very long was waiting for something other than the machine."""
@@ -121,7 +119,7 @@ class ClonedPrefix:
             self._next += 1
 
     def checkpoint(self, pattern: ShardKeyPattern) -> tuple[bytes, int, int] | None:
-        """A shard key below which the clone is complete, and the documents and bytes below it; None at first.
+        """Return a shard key below which the clone is complete, and the documents and bytes below it; None at first.
 
         Documents with exactly this key are not counted: there may be more of them to come.
         """
@@ -141,8 +139,7 @@ class CloneCounts(Protocol):
     """Counts cloned documents.
 
     Attributes:
-        cloned: their number.
-        cloned_bytes: their size in bytes.
+        cloned: number of cloned documents.
     """
 
     cloned: int
@@ -154,11 +151,8 @@ class Cloner:
 
     Args:
         fetch: fetches the batch with a number from the donor.
-        sessions: the reserved sessions in which documents are written.
-        writer: inserts them.
-        status: counts them.
         prefix: records the committed pieces.
-        load: how busy clients keep this shard.
+        load: the load of client operations on this shard.
         writers: number of concurrent writers; with one, the documents keep their order.
     """
 
@@ -190,7 +184,6 @@ class Cloner:
 
         Raises:
             CommandError: the donor refused or could not be reached; DuplicateKey, see `RangeWriter.insert`.
-            BackendError: the local mongod does not answer.
         """
         batches, fetched = trio.open_memory_channel[CloneBatch](0)
         pieces, waiting = trio.open_memory_channel[Piece](_PIECES_WAITING_MAX)

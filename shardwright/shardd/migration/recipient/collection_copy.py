@@ -2,9 +2,9 @@
 
 The rules and refusals come from MongoDB 6.0's ``MigrationDestinationManager``.
 
-The options of a collection that the recipient already has are aligned with the donor's. A shard that owns no chunks
-of a collection may have missed changes to its options. One that owns chunks has not: there, different options are a
-sign of a ``collMod`` that failed halfway, and only the user can say which ones are right.
+If the recipient already has the collection, its options are aligned with the donor's. A shard that owns no chunks of a
+collection may have missed changes to its options. A shard that owns chunks has not: there, different options are a sign
+of a ``collMod`` that failed halfway, and only the user can decide which ones are right.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,6 @@ async def align_options(
     """Change the options of a local collection to those on the donor.
 
     Args:
-        context: this shard daemon's context.
-        namespace: the collection.
-        local: the local collection.
         wanted: the options on the donor.
         owns_chunks: whether this shard owns chunks of it.
 
@@ -57,10 +54,9 @@ async def align_options(
 
 @dataclass(frozen=True, slots=True)
 class DonorCollection:
-    """The collection as it is on the donor.
+    """The collection on the donor.
 
     Attributes:
-        uuid: its UUID.
         options: its options, as ``listCollections`` shows them.
         id_index: the specification of the ``_id`` index.
         indexes: the specifications of the others.
@@ -73,11 +69,9 @@ class DonorCollection:
 
 
 async def describe_on_donor(link: DonorLink) -> DonorCollection:
-    """Ask the donor for the collection.
+    """Query the donor for the collection.
 
-    Raises:
-        CommandError: NamespaceNotFound, it does not exist; InvalidUUID, its UUID is not the request's; or the
-            donor could not be asked.
+    Raises NamespaceNotFound if it does not exist, and InvalidUUID if its UUID is not the request's.
     """
     request = link.request
     namespace = request.namespace
@@ -101,10 +95,8 @@ async def describe_on_donor(link: DonorLink) -> DonorCollection:
 async def copy_collection(context: ShardContext, namespace: Namespace, donor: DonorCollection) -> None:
     """Create the collection and its missing indexes, and align its options with the donor's.
 
-    Raises:
-        CommandError: InvalidUUID, another collection of that name exists; InvalidOptions, its options differ;
-            CannotCreateCollection, an index is missing and the collection has documents; or an index could not be
-            created.
+    Raises InvalidUUID if another collection of that name exists, InvalidOptions if its options differ, and
+    CannotCreateCollection if an index is missing and the collection has documents.
     """
     mongod = context.mongod
     local = await local_collections.describe(mongod, namespace)

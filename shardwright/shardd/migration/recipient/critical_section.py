@@ -1,8 +1,8 @@
 """The recipient's critical section: the range is complete here, and the donor decides whether to commit.
 
-It is persisted before the donor learns that it may commit, so that it also holds on the next primary, until the donor
-reports that the decision has been made. The documents and their order are as in MongoDB 6.0.5: the one in
-``migrationRecipients`` is inserted before the one in ``collection_critical_sections``, and removed after it.
+It is persisted before the donor may commit, so that it also holds on the next primary, until the donor reports that the
+decision has been made. The documents and their order are as in MongoDB 6.0.5: the ``migrationRecipients`` document is
+inserted before the ``collection_critical_sections`` document, and removed after it.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,8 @@ logger = get_logger("shardd.migration.recipient")
 class RecipientCriticalSection:
     """One migration's critical section.
 
-    Args:
-        context: this shard daemon's context.
-        recipient: the document that describes it.
-
     Attributes:
-        has_begun: whether it may be on or persisted, so that it has to be left.
+        has_begun: whether it may be in effect or persisted, so that it has to be left.
     """
 
     def __init__(self, context: ShardContext, recipient: MigrationRecipientDocument) -> None:
@@ -45,38 +41,24 @@ class RecipientCriticalSection:
     async def begin(self) -> None:
         """Block writes, and insert the section's documents, which become durable only with `complete`.
 
-        It does not wait for running writes: they were admitted before the range arrived and do not touch it.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
+        Running writes need not end first: they were admitted before the range arrived and do not touch it.
         """
         recipient = self._recipient
         section = {"_id": recipient.namespace, "reason": self._reason, "blockReads": False}
-        with trio.CancelScope(shield=True):  # if cut off, they might reach mongod after the deletes of `leave`
+        with trio.CancelScope(shield=True):  # if cancelled, they might reach mongod after the deletes of `leave`
             self.has_begun = True
             await self._insert(MIGRATION_RECIPIENTS, recipient.to_document())
             await self._insert(CRITICAL_SECTIONS, section)
         await self._block_writes()
 
     async def complete(self) -> None:
-        """Block reads, too. On return a majority has the critical section and everything written before it.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Block reads too. On return a majority has the critical section and everything written before it."""
         assert self._section is not None
         self._section.blocks_reads = True
         await self._save_section(MAJORITY)
 
     async def restore(self) -> bool:
-        """Re-enter the section of a former primary; returns whether that had completed it.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Re-enter the section of an earlier term; return whether it was complete there."""
         self.has_begun = True
         await self._block_writes()
         assert self._section is not None
@@ -85,11 +67,9 @@ class RecipientCriticalSection:
         return section is not None and section["reason"] == self._reason and bool(section["blockReads"])
 
     async def leave(self) -> None:
-        """Refresh the placement after the decision, release the operations that wait, and remove the documents.
+        """Refresh the placement after the decision, release the waiting operations, and remove the documents.
 
-        Raises:
-            CommandError: mongod refuses; it has to be called again.
-            BackendError: mongod does not answer; likewise.
+        After an error it has to be called again.
         """
         state = self._context.namespace(self._recipient.namespace)
         if self._section is not None and state.critical_section is self._section:
@@ -137,11 +117,6 @@ class RecipientCriticalSection:
 
 
 async def recipients_left_behind(context: ShardContext) -> list[MigrationRecipientDocument]:
-    """The migrations whose critical sections the last primary left behind.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Load the migrations whose critical sections the last primary left behind."""
     documents = await ConfigCollection(context.mongod, MIGRATION_RECIPIENTS).all()
     return [MigrationRecipientDocument.from_document(document) for document in documents]

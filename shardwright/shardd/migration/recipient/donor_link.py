@@ -38,7 +38,6 @@ class CloneBatch:
     """One batch of cloned documents.
 
     Attributes:
-        reply: the donor's reply.
         objects: the array of documents in it.
         position: the time after which the donor follows its oplog; None if the donor does not report it.
         is_donor_busy: whether clients keep the donor busy.
@@ -71,7 +70,7 @@ class Modifications:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there were no changes to hand out."""
+        """Whether the batch has no changes."""
         return not self.deleted and not self.reload
 
 
@@ -92,12 +91,7 @@ class Pulled(Protocol):
 
 
 class DonorConnection:
-    """One connection to the donor's primary, reopened when it breaks. Only one task may use it at a time.
-
-    Args:
-        context: this shard daemon's context.
-        request: what is pulled.
-    """
+    """One connection to the donor's primary, reopened when it breaks. Only one task may use it at a time."""
 
     def __init__(self, context: ShardContext, request: Pulled) -> None:
         self._context = context
@@ -106,7 +100,7 @@ class DonorConnection:
         self._give_back: Callable[[Connection], None] = Connection.close
 
     async def command(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """Run an idempotent command; returns the raw body of its reply.
+        """Run an idempotent command; return the raw body of its reply.
 
         It is retried after network failures, and while the donor has no primary.
 
@@ -167,23 +161,16 @@ class DonorConnection:
         connection: Connection,
         error: BackendError | CommandError | RemoteProtocolError,
     ) -> None:
-        """Drop a connection that failed, or that does not lead to the donor's primary any more."""
+        """Drop a connection that failed, or that no longer leads to the donor's primary."""
         client.on_failure(connection.address, error)
         self.close()
 
 
 class DonorLink:
-    """Sends commands to the donor of one migration.
+    """Sends commands to the donor of one migration. Methods raise CommandError as `DonorConnection.command` does.
 
     Cloned documents, session history and everything else have a connection each, so that they do not wait for one
     another.
-
-    Args:
-        context: this shard daemon's context.
-        request: the request to receive the range.
-
-    Attributes:
-        history: the connection for the session history.
     """
 
     def __init__(self, context: ShardContext, request: ReceiveRequest) -> None:
@@ -198,9 +185,6 @@ class DonorLink:
 
         Args:
             number: the number of the last batch fetched, or the next; they start at 0.
-
-        Raises:
-            CommandError: see `DonorConnection.command`.
         """
         reply = await self._documents.command("admin", self._command("_migrateClone", number))
         busy = find(reply, b"busy")
@@ -208,22 +192,14 @@ class DonorLink:
         return CloneBatch(reply, required_array(reply, b"objects"), _position(reply), is_busy)
 
     async def modifications(self) -> Modifications:
-        """Fetch the next batch of modifications, which acknowledges that the last one has been applied.
-
-        Raises:
-            CommandError: see `DonorConnection.command`.
-        """
+        """Fetch the next batch of modifications, which acknowledges that the last one has been applied."""
         reply = await self._others.command("admin", self._command("_transferMods", self._mods_number))
         self._mods_number += 1
         deleted, reload = (array_documents(reply, required_array(reply, name)) for name in (b"deleted", b"reload"))
         return Modifications(deleted, reload, _position(reply))
 
     async def cursor_documents(self, db: str, command: Mapping[str, Any]) -> list[bytes]:
-        """The raw documents of a command whose cursor has a single batch, such as listing one collection's indexes.
-
-        Raises:
-            CommandError: see `DonorConnection.command`.
-        """
+        """Return the raw documents of a command whose cursor has a single batch, such as ``listIndexes``."""
         reply = await self._others.command(db, command)
         cursor = find(reply, b"cursor")
         if cursor is None:
@@ -252,13 +228,11 @@ def _position(reply: bytes) -> Timestamp | None:
 
 @dataclass(frozen=True, slots=True)
 class RecipientPeers:
-    """Components of this shard daemon.
+    """Components of this shard daemon that recipients use.
 
     Attributes:
-        range_deletions: this shard's range deletions.
-        sessions: the reserved sessions in which documents are written, so that users' change streams do not show them.
-        history_table: stores the session history.
-        client_load: how busy clients keep this daemon.
+        sessions: the reserved sessions for document writes, which users' change streams leave out.
+        client_load: the load of client operations on this daemon.
     """
 
     range_deletions: RangeDeletions

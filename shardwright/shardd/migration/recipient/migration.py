@@ -25,7 +25,7 @@ from shardwright.wire.rawbson import raw_document
 logger = get_logger("shardd.migration.recipient")
 
 COMMIT_SECONDS_MAX: Final = 30.0
-"""How long the catch-up, and then the last modifications, may take once the donor wants to commit."""
+"""Limit for the catch-up, and then for the last modifications, once the donor wants to commit."""
 
 _BEFORE_COMMIT: Final = frozenset({ReceiveState.READY, ReceiveState.CLONE, ReceiveState.CATCHUP, ReceiveState.STEADY})
 _COMMITTING: Final = frozenset({ReceiveState.STEADY, ReceiveState.COMMIT_START})
@@ -37,16 +37,7 @@ class RecipientMigration:
     """One attempt. The caller guarantees that no other migration is active on this shard.
 
     Args:
-        context: this shard daemon's context.
-        peers: the components that it works with.
-        request: the request to receive the range.
         on_end: called when the attempt is over.
-
-    Attributes:
-        status: its state and progress.
-        steps: the steps that are done.
-        opid: the number under which ``currentOp`` shows it and ``killOp`` ends it.
-        began: when it began.
     """
 
     def __init__(
@@ -74,18 +65,14 @@ class RecipientMigration:
         )
 
     def kill(self) -> None:
-        """End it at a user's request: it fails, which its donor notices, unless its critical section is on."""
+        """End the attempt for ``killOp``, unless its critical section has begun. It fails, which its donor notices."""
         if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
             self._stop(CommandError(ErrorCode.Interrupted, "operation was interrupted"))
 
     # For the donor's commands
 
     async def wait_started(self) -> dict[str, Any]:
-        """The reply to ``_recvChunkStart``.
-
-        Raises:
-            CommandError: it failed before it began.
-        """
+        """Return the reply to ``_recvChunkStart``, or raise the error of an attempt that failed before it began."""
         await self._loaded.wait()
         if self.status.error is not None and not self.steps.done:
             raise self.status.error
@@ -99,8 +86,7 @@ class RecipientMigration:
     async def commit(self) -> None:
         """Apply the last modifications while the donor blocks writes, and enter the critical section.
 
-        Raises:
-            CommandError: CommandFailed, it is not steady, or it failed or took too long.
+        Raises CommandFailed if the attempt is not steady, fails or takes too long.
         """
         status = self.status
         with trio.move_on_after(COMMIT_SECONDS_MAX) as patience:
@@ -121,10 +107,9 @@ class RecipientMigration:
             raise CommandError(ErrorCode.CommandFailed, "startCommit failed, final data failed to transfer")
 
     async def release(self) -> None:
-        """Leave the critical section, if it is on, after the donor's decision; returns when that is done.
+        """Leave the critical section, if it has begun, after the donor's decision; return when that is done.
 
-        Raises:
-            CommandError: InterruptedDueToReplStateChange, the next primary has to leave it.
+        Raises InterruptedDueToReplStateChange if the next primary has to leave it.
         """
         if self.status.state in _IN_CRITICAL_SECTION or self._section.has_begun:
             self._release_requested.set()
@@ -136,16 +121,16 @@ class RecipientMigration:
             )
 
     async def abort(self) -> None:
-        """Abort it, unless the critical section is on: from then on only the donor decides.
+        """Abort the attempt, unless the critical section has begun: from then on only the donor decides.
 
-        The documents that have been received stay until the donor has them deleted.
+        The received documents stay until the donor requests their deletion.
         """
         if self.status.state is not ReceiveState.ENTERED_CRITICAL_SECTION:
             self._stop(None)
             await self._ended.wait()
 
     async def wait_ended(self) -> None:
-        """Return when it is over."""
+        """Return when the attempt is over."""
         await self._ended.wait()
 
     def can_be_replaced(self) -> bool:
@@ -159,7 +144,7 @@ class RecipientMigration:
         await self._run(self._receive)
 
     async def run_recovered(self, *, is_prepared: bool) -> None:
-        """Keep a restored critical section on until the donor reports its decision.
+        """Keep a restored critical section in effect until the donor reports its decision.
 
         Args:
             is_prepared: whether the range is known to be complete here, so that a repeated commit may succeed.
@@ -179,7 +164,7 @@ class RecipientMigration:
         self._on_end()
 
     async def restore_section(self) -> bool:
-        """Re-enter the critical section of a former primary; see `RecipientCriticalSection.restore`."""
+        """Re-enter the critical section of an earlier term; see `RecipientCriticalSection.restore`."""
         return await self._section.restore()
 
     async def _run(self, work: Callable[[], Any]) -> None:
@@ -228,7 +213,7 @@ class RecipientMigration:
         await self._leave_section()
 
     async def _leave_section(self) -> None:
-        """Leave the critical section, retrying until that succeeds; after a step-down the next primary does it."""
+        """Leave the critical section, with retries until that succeeds; after a step-down the next primary does it."""
         backoff = Backoff(first_seconds=0.2, seconds_max=1.0)
         while self._section.has_begun:
             try:
@@ -243,7 +228,7 @@ class RecipientMigration:
 
 
 def not_steady(session_id: str, active: RecipientMigration | None) -> CommandError:
-    """MongoDB's error for ``_recvChunkCommit`` in the wrong state."""
+    """Return MongoDB's error for ``_recvChunkCommit`` in the wrong state."""
     current = "No active session on this shard."
     if active is not None and active.status.is_active:
         current = f"Current session is {active.request.session_id}"
@@ -266,11 +251,10 @@ def _recipient_document(request: ReceiveRequest) -> MigrationRecipientDocument:
 
 
 def recipient_operation(migration: "RecipientMigration", address: str) -> dict[str, Any]:
-    """A migration as its recipient shows it, in the same form as on the donor.
+    """Return a migration's ``currentOp`` entry on its recipient, in the same format as on the donor.
 
     Args:
-        migration: the present attempt.
-        address: ``host:port`` of this daemon.
+        migration: the current attempt.
     """
     request, status = migration.request, migration.status
     details = {

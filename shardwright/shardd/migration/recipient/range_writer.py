@@ -1,9 +1,9 @@
-"""The range being received: what belongs to it, inserting its documents while they change, deleting earlier ones.
+"""Writes to the range being received: membership, inserts of documents while they change, deletion of earlier ones.
 
-The clone is not a snapshot. A document may arrive with a unique value that another one had when *that* was read, or
-for a second time, with another shard key. It is postponed, because modifications that are still to come make room
-for it or replace it; after each batch of them it is tried again. No modification makes room where a document of
-another range, possibly this shard's own, has the same ``_id``: that fails the migration, as in MongoDB.
+The clone is not a snapshot. A document may arrive with a unique value that another document had when *that* was read,
+or for a second time, with another shard key. It is postponed, because later modifications make room for it or replace
+it; after each batch of modifications it is tried again. No modification makes room where a document of another range,
+possibly this shard's own, has the same ``_id``: that fails the migration, as in MongoDB.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,13 +37,13 @@ class RangeMembership:
     """Decides whether documents belong to a range.
 
     Attributes:
-        projection: the fields needed for that.
+        projection: the fields needed for the decision.
     """
 
     def __init__(self, pattern: ShardKeyPattern, wanted: ChunkRange) -> None:
         self._key_bytes_of = pattern.key_bytes_of_document
         self._range = wanted
-        # A key that is MaxKey throughout belongs to the last chunk, though it is not below its bound.
+        # A key of only MaxKey belongs to the last chunk, although it is not below its bound.
         self.projection = {"_id": 1, **{each.path[0].decode(): 1 for each in pattern.fields}}
         self._greatest = pattern.global_max_bytes() if wanted.max_key == pattern.global_max_bytes() else None
 
@@ -58,10 +58,7 @@ async def wait_range_free(
 ) -> None:
     """Return when no other range deletion, waiting or running, overlaps the range.
 
-    Raises:
-        CommandError: ExceededTimeLimit, one still does after ``receiveChunkWaitForRangeDeleterTimeoutMS``, a mongod
-            parameter.
-        BackendError: mongod does not answer.
+    Raises ExceededTimeLimit after ``receiveChunkWaitForRangeDeleterTimeoutMS``, a mongod parameter.
     """
     namespace = str(request.namespace)
     parameters = await mongod.command("admin", {"getParameter": 1, _WAIT_PARAMETER: 1})
@@ -80,11 +77,9 @@ async def wait_range_free(
 async def delete_received(
     mongod: LocalMongod, sessions: ReservedSessions, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange
 ) -> int:
-    """Delete all documents of a range that this shard has never owned; returns how many there were.
+    """Delete all documents of a range that this shard has never owned; return how many there were.
 
-    Raises:
-        CommandError: IndexNotFound, no index supports the shard key; or mongod refuses.
-        BackendError: mongod does not answer.
+    Raises IndexNotFound if no index supports the shard key.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     deleted = 0
@@ -108,8 +103,6 @@ class RangeWriter:
     """Inserts documents of one migration.
 
     Args:
-        mongod: the local mongod.
-        request: the request to receive the range.
         write_concern: the write concern of every transaction.
     """
 
@@ -133,12 +126,11 @@ class RangeWriter:
         return self._membership.has(document)
 
     async def insert(self, session: ReservedSession, documents: Sequence[bytes]) -> Sequence[bytes]:
-        """Insert documents in one transaction; returns those that were not postponed.
+        """Insert documents in one transaction; return those that were not postponed.
 
         Raises:
             CommandError: DuplicateKey, a document of another range has the same ``_id``, or too many are postponed; or
                 any other error of an insert.
-            BackendError: mongod does not answer.
         """
         while documents:
             try:
@@ -177,11 +169,7 @@ class RangeWriter:
         return documents
 
     def check_complete(self) -> None:
-        """Check that no document is postponed any more, after the last modification.
-
-        Raises:
-            CommandError: DuplicateKey, one still is.
-        """
+        """Check that no document is postponed any more, after the last modification, else raise DuplicateKey."""
         for _, error in self._postponed.values():
             raise error
 
@@ -202,7 +190,7 @@ class RangeWriter:
             raise error
 
     async def _with_same_id(self, document: bytes) -> bytes | None:
-        """The local document with the ``_id`` of another one, projected to the fields that the check needs."""
+        """Return the local document with the ``_id`` of another one, projected to the fields that the check needs."""
         kind, value = _id_of(document)
         filter_ = raw_document(wrap_value(OBJECT, wrap_value(kind, value, b"$eq"), b"_id"))
         arguments = {"filter": filter_, "projection": self._membership.projection, "limit": 1, "singleBatch": True}
@@ -210,7 +198,7 @@ class RangeWriter:
 
 
 def raw_id(document: bytes) -> bytes:
-    """The ``_id`` of a raw document: its type and value, as a dictionary key."""
+    """Return the ``_id`` of a raw document: its type and value, as a dictionary key."""
     kind, value = _id_of(document)
     return bytes((kind,)) + value
 

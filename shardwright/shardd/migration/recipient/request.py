@@ -23,20 +23,15 @@ class ReceiveRequest:
     """A request to receive a range.
 
     Attributes:
-        migration_id: the migration's UUID.
         session_id: the migration session id of this attempt.
-        namespace: the collection.
-        collection_uuid: its UUID on the donor; None if the request does not say.
-        pattern: its shard key.
-        range: the range to receive.
-        donor: id of the donor.
-        donor_connection_string: ``set/host:port,…`` of that shard.
+        collection_uuid: its UUID on the donor; None if the request omits it.
+        donor_connection_string: ``set/host:port,…`` of the donor.
         recipient: id of this shard.
         lsid: the logical session in which the donor sends its commands.
-        txn_number: their transaction number.
+        txn_number: the transaction number of the donor's commands.
         secondary_throttle: whether to wait for secondaries after every batch of documents.
         write_concern: the write concern to wait for; empty for the default.
-        attempts: the attempts as the donor remembers them; this one is the last.
+        attempts: the donor's record of the attempts; this one is the last.
     """
 
     migration_id: UUID
@@ -58,9 +53,7 @@ class ReceiveRequest:
     def from_request(cls, request: Request) -> Self:
         """Read the arguments of a command.
 
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch, a field is missing or has the wrong type; InvalidNamespace;
-                InvalidUUID; BadValue.
+        Raises NoSuchKey, TypeMismatch, InvalidNamespace, InvalidUUID or BadValue if they are malformed.
         """
         document = request.document
         namespace = full_namespace(request)
@@ -92,7 +85,7 @@ class ReceiveRequest:
 
 
 def _raw(request: Request, name: bytes) -> bytes:
-    """A document argument, raw."""
+    """Return a document argument, raw."""
     value = request.raw_object(name)
     if value is None:
         raise CommandError(ErrorCode.NoSuchKey, f'Missing expected field "{name.decode(errors="replace")}"')

@@ -28,16 +28,11 @@ from shardwright.wire.rawbson import encode_document, spans
 logger = get_logger("shardd.migration.recipient")
 
 DECISION_SECONDS_MAX: Final = 30.0
-"""How long the end of a migration waits for the donor's decision."""
+"""Limit of the wait for the donor's decision when a migration is ended."""
 
 
 class RecipientService:
     """Receives ranges.
-
-    Args:
-        context: this shard daemon's context.
-        peers: the components that it works with.
-        active: allows only one migration at a time.
 
     Attributes:
         last: the latest attempt, active or over; None if there has been none since step-up.
@@ -62,17 +57,12 @@ class RecipientService:
         return ReceiveStatus(None) if self.last is None else self.last.status
 
     def of_session(self, session_id: str) -> RecipientMigration | None:
-        """The active attempt, if it has this migration session id."""
+        """Return the active attempt if it has this migration session id, else None."""
         active = self.active
         return active if active is not None and active.request.session_id == session_id else None
 
     async def begin_term(self, nursery: trio.Nursery) -> None:
-        """Re-enter the critical sections of the last primary; they are on when this returns.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Re-enter the critical sections of earlier terms; they are in effect when this returns."""
         self.last = None
         for document in await recipients_left_behind(self._context):
             request = _recovered(document, self._context.require_identity().shard_name)
@@ -87,17 +77,15 @@ class RecipientService:
         self._nursery = nursery
 
     def end_term(self) -> None:
-        """Forget the attempt, which was cancelled with its nursery; the next primary recovers its critical section."""
+        """Drop the attempt, which was cancelled with its nursery; the next primary recovers its critical section."""
         self._nursery = None
         self.last = None
 
     async def start(self, request: ReceiveRequest) -> dict[str, Any]:
-        """Begin to receive a range, or resume an earlier attempt; returns the reply.
+        """Begin to receive a range, or resume an earlier attempt; return the reply.
 
-        A repeated request joins the active attempt. An earlier attempt at the same migration is aborted first.
-
-        Raises:
-            CommandError: ConflictingOperationInProgress, another migration is active here; NotWritablePrimary.
+        A repeated request joins the active attempt. An earlier attempt at the same migration is aborted first. Raises
+        NotWritablePrimary, or ConflictingOperationInProgress if another migration is active here.
         """
         active = self.of_session(request.session_id)
         if active is None:
@@ -111,13 +99,9 @@ class RecipientService:
         return await active.wait_started()
 
     async def finish(self, migration_id: UUID, decision: str) -> None:
-        """Act on the outcome of a migration, as the donor reports it: keep the range, or delete what was received.
+        """Act on the outcome that the donor reports: keep the range, or delete the received documents.
 
         Calls may be repeated.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
         """
         active = self.active
         if active is not None and active.request.migration_id == migration_id:
@@ -132,8 +116,7 @@ class RecipientService:
     async def end(self, namespace: str) -> None:
         """Abort the attempt to receive a range of a collection, and wait for its end.
 
-        Raises:
-            CommandError: ConflictingOperationInProgress, the range is complete here and awaits the donor's decision.
+        Raises ConflictingOperationInProgress if the range is complete here and awaits the donor's decision.
         """
         active = self.active
         if active is None or str(active.request.namespace) != namespace:
@@ -158,7 +141,7 @@ class RecipientService:
 
 
 def _recovered(document: MigrationRecipientDocument, recipient: str) -> ReceiveRequest:
-    """As much of the original request as the persisted document reveals."""
+    """Return as much of the original request as the persisted document contains."""
     low, high = document.range.min, document.range.max
     pattern = ShardKeyPattern.from_bson(encode_document({name.decode(): 1 for name, _ in spans(low)}))
     return ReceiveRequest(

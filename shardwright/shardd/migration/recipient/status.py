@@ -1,6 +1,6 @@
 """A migration's progress on its recipient: steps, the reply to ``_recvChunkStatus``, metrics.
 
-States, their order and the form of the reply are MongoDB 6.0.5's.
+States, their order and the format of the reply are MongoDB 6.0.5's.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import raw_document
 
 WAIT_SECONDS_MAX: Final = 1.0
-"""How long ``waitForSteadyOrDone`` waits."""
+"""Limit of the wait for ``waitForSteadyOrDone``."""
 
 
 class ReceiveState(StrEnum):
@@ -43,11 +43,8 @@ class ReceiveStatus:
     """The progress of one attempt to receive a range.
 
     Attributes:
-        state: the recipient's state.
-        error: why it failed, in state `ReceiveState.FAIL`.
-        is_active: whether the attempt is running.
+        error: the error of an attempt in state `ReceiveState.FAIL`.
         cloned: number of documents cloned, including earlier attempts that this one resumes.
-        cloned_bytes: their size in bytes.
         catchup: number of modified documents applied during the catch-up.
         steady: number of modified documents applied since then.
     """
@@ -90,7 +87,7 @@ class ReceiveStatus:
                 await self._changes.park()
 
     def counts(self) -> dict[str, Any]:
-        """The ``counts`` of the reply."""
+        """Return the ``counts`` of the reply."""
         return {
             "cloned": Int64(self.cloned),
             "clonedBytes": Int64(self.cloned_bytes),
@@ -99,7 +96,7 @@ class ReceiveStatus:
         }
 
     def report(self) -> dict[str, Any]:
-        """The reply to ``_recvChunkStatus``, less ``waited``."""
+        """Return the reply to ``_recvChunkStatus``, without ``waited``."""
         request = self._request
         report: dict[str, Any] = {"active": self.is_active}
         if self.is_active and request is not None:
@@ -121,7 +118,7 @@ class ReceiveStatus:
 
 
 class RecipientStep(IntEnum):
-    """The steps, named after what each has achieved; MongoDB's fail points and changelog number them."""
+    """The steps, named after their results; MongoDB's fail points and changelog number them."""
 
     OLD_RANGES_DELETED = 1
     COLLECTION_CREATED = 2
@@ -148,7 +145,7 @@ class Steps(StepTimes):
             await self._context.fail_points.hang_while(f"migrateThreadHangAtStep{step.value}")
 
     async def log(self, *, is_success: bool) -> None:
-        """Write ``moveChunk.to`` to the changelog, in the form of MongoDB 6.0.5."""
+        """Write ``moveChunk.to`` to the changelog, in the format of MongoDB 6.0.5."""
         request = self._request
         details = {
             **self.millis,
@@ -171,7 +168,6 @@ class RecipientMetrics:
     """Counters of migrations to this shard, and gauges of the current one.
 
     Args:
-        metrics: the daemon's metrics.
         current: returns the status of the last attempt.
     """
 

@@ -1,13 +1,12 @@
 """Transferring a range to the recipient: everything up to the complete critical section.
 
-The range is registered and cloned, changes are applied, and once the donor blocks writes the last of them are
-drained.
+The range is registered and cloned, then changes are applied. The last changes are drained once the donor blocks writes.
 
-A batch of changes names the documents that have left the range, and contains the current versions of others. The
-local copies of both are deleted first, then the new versions are inserted: two documents may have swapped a unique
-value. A document of another range with the same ``_id``, which may be this shard's own, is never touched: deletes
-are restricted to shard keys in the range. None of this has to be atomic, since the range is not visible yet, and a
-batch may be applied twice.
+A batch of changes names the documents that have left the range, and contains the current versions of others. The local
+copies of both are deleted before the new versions are inserted, because two documents may have swapped a unique value.
+A document of another range with the same ``_id``, which may be this shard's own, is never touched: deletes are
+restricted to shard keys in the range. None of this has to be atomic, since the range is not visible yet, and a batch
+may be applied twice.
 
 Documents are written with the write concern of MongoDB's ``secondaryThrottle``.
 """
@@ -48,15 +47,7 @@ _DELETED_AT_ONCE: Final = 1_000
 
 
 class Modifier:
-    """Applies the modifications of one migration.
-
-    Args:
-        sessions: the reserved sessions in which documents are written.
-        fail_points: the daemon's fail points.
-        request: the request to receive the range.
-        writer: inserts documents.
-        default_collation: the collection's default collation.
-    """
+    """Applies the modifications of one migration."""
 
     def __init__(
         self,
@@ -73,11 +64,9 @@ class Modifier:
         self._default_collation = default_collation
 
     async def apply(self, modifications: Modifications) -> int:
-        """Apply a batch; returns the number of documents in it.
+        """Apply a batch; return the number of documents in it.
 
-        Raises:
-            CommandError: a document of another range has the same ``_id``, or mongod refuses.
-            BackendError: mongod does not answer.
+        Raises DuplicateKey if a document of another range has the same ``_id``.
         """
         reload = [document for document in modifications.reload if self._is_in_range(document)]
         self._writer.replace(modifications.deleted)
@@ -89,12 +78,7 @@ class Modifier:
         return len(modifications.deleted) + len(modifications.reload)
 
     async def complete(self) -> None:
-        """Insert the postponed documents, after all batches have been applied.
-
-        Raises:
-            CommandError: DuplicateKey, some still cannot be inserted.
-            BackendError: mongod does not answer.
-        """
+        """Insert the postponed documents after all batches, or raise DuplicateKey if some still cannot be inserted."""
         if self._writer.has_postponed:
             await self.apply(Modifications([], [], None))
             self._writer.check_complete()
@@ -125,14 +109,10 @@ _SHARE_MAX: Final = 0.1
 
 
 class CatchUpEnd:
-    """How many changes the last batch of the catch-up may have.
+    """Maximum number of changes in the last batch of the catch-up.
 
-    At first none. If documents are large or writers fast, there are always some by the time the last batch has been
-    applied; so after a while a few are enough, then more. The donor still waits until little is left before it blocks
-    writes.
-
-    Args:
-        documents_cloned: number of documents in the clone.
+    It is zero at first. If documents are large or writers fast, each batch brings some changes. So after a while the
+    limit becomes a few, then more. The donor still waits until little is left before it blocks writes.
     """
 
     def __init__(self, documents_cloned: int) -> None:
@@ -150,10 +130,10 @@ _WAIT_MS: Final = 60_000
 
 
 def effective_write_concern(context: ShardContext, request: ReceiveRequest) -> Mapping[str, Any]:
-    """The write concern of the transactions in which documents are written.
+    """Return the write concern of the transactions in which documents are written.
 
-    Without ``secondaryThrottle`` that is the primary's acknowledgement alone. With it, it is the requested write
-    concern or, by default, two members if the set has more than one.
+    Without ``secondaryThrottle`` it is the primary's acknowledgement alone. With it, it is the requested write concern
+    or, by default, two members if the set has more than one.
 
     Raises:
         CommandError: UnsatisfiableWriteConcern, the set has fewer members than requested.
@@ -179,11 +159,6 @@ class Transfer:
     """The transfer of one attempt.
 
     Args:
-        context: this shard daemon's context.
-        peers: the components that it works with.
-        request: the request to receive the range.
-        status: where its progress is reported.
-        steps: where its finished steps are recorded.
         section: the critical section, which it enters at the end.
     """
 
@@ -216,7 +191,7 @@ class Transfer:
         await self._checkpoints.load()
 
     def request_commit(self) -> None:
-        """End the catch-up, because the donor blocks writes: `run` drains what is left and returns."""
+        """End the catch-up, because the donor blocks writes: `run` drains the remaining changes and returns."""
         self._commit_requested.set()
 
     def close(self) -> None:
@@ -226,10 +201,8 @@ class Transfer:
     async def run(self) -> None:
         """Receive the range up to its complete critical section, after `load`.
 
-        Raises:
-            CommandError: the donor or the local mongod refused, or the range cannot be received.
-            BackendError: the local mongod does not answer.
-            RemoteProtocolError: the donor broke the protocol.
+        Raises CommandError if a side refused or the range cannot be received, and RemoteProtocolError if the donor
+        broke the protocol.
         """
         write_concern = effective_write_concern(self._context, self._request)
         writer = RangeWriter(self._context.mongod, self._request, write_concern)
@@ -250,14 +223,14 @@ class Transfer:
         await run_together(transfer, meanwhile=meanwhile)
 
     async def _prepare(self) -> tuple[DonorCollection, CloneBatch]:
-        """Do everything that precedes the first insert, up to registering the range."""
+        """Run all steps before the first insert, up to registering the range."""
         context, request = self._context, self._request
         donor = await describe_on_donor(self._link)
         await wait_range_free(context.mongod, self._peers.range_deletions, request, donor.uuid)
         await self._steps.finish(RecipientStep.OLD_RANGES_DELETED)
-        # Only a donor with this active migration hands out documents, so a request that arrives late leaves nothing
-        # behind. From here on the donor follows its oplog and aborts the migration if options or indexes change, so
-        # the collection has to be described again: it may have changed before.
+        # Only a donor with this active migration serves documents, so a late request leaves nothing behind. From here
+        # on the donor follows its oplog and aborts the migration if options or indexes change. They may have changed
+        # before, so the collection has to be described again.
         first = await self._link.clone_batch(0)
         donor = await describe_on_donor(self._link)
         await copy_collection(context, request.namespace, donor)
@@ -271,7 +244,10 @@ class Transfer:
         return donor, first
 
     async def _make_room(self) -> None:
-        """Make sure that the range holds no local documents but those that the checkpoint covers."""
+        """Delete all local documents in the range that the checkpoint does not cover.
+
+        Documents without an earlier attempt are an error instead, except for logical sessions.
+        """
         context, request, resumed = self._context, self._request, self._checkpoints.resumed
         if self._checkpoints.has_predecessor:
             low = request.range.min if resumed is None else resumed.cloned_up_to
@@ -337,7 +313,7 @@ class Transfer:
     async def _finish(self, modifier: Modifier, writer: RangeWriter, history: HistoryPull) -> None:
         """Drain modifications and history, and enter the critical section.
 
-        The donor blocks writes meanwhile, so these run concurrently.
+        These run concurrently, because the donor blocks writes meanwhile.
         """
         self._status.enter(ReceiveState.COMMIT_START)
 
@@ -352,7 +328,7 @@ class Transfer:
         await self._section.complete()
 
     async def _apply_next(self, modifier: Modifier, writer: RangeWriter) -> int:
-        """Apply the next batch of modifications; returns the number of documents in it."""
+        """Apply the next batch of modifications; return the number of documents in it."""
         modifications = await self._link.modifications()
         count = 0 if modifications.is_empty else await modifier.apply(modifications)
         if modifications.position is not None and not writer.has_postponed:

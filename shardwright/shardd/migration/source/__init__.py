@@ -1,1 +1,1 @@
-"""What a donor hands out to the recipient: the documents of the range, and then the changes to them."""
+"""The donor's source for the recipient: the documents of the range, and then the changes to them."""

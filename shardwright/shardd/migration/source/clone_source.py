@@ -1,10 +1,10 @@
-"""The data of one migration as its recipient pulls it from the donor: first a clone, then modifications.
+"""The data of one migration that its recipient pulls from the donor: first a clone, then modifications.
 
 The clone is a scan of the index that supports the shard key. The oplog is followed from before that scan began, and the
-ids of touched documents are queued; a batch of modifications has the current versions of some of them, and the ids of
+ids of touched documents are queued. A batch of modifications has the current versions of some of them, and the ids of
 those that are gone. So the order of changes does not matter, except that a batch's deletions are applied first.
 
-Batches are numbered, so that a lost reply can be requested again: repeating the last number gives the same clone batch,
+Batches are numbered, so that a lost reply can be requested again. Repeating the last number gives the same clone batch,
 or modifications of at least the same ids; the next number acknowledges the last batch.
 """
 
@@ -41,7 +41,7 @@ class BatchNumbers:
     """Counts batches from 0.
 
     Args:
-        kind: what the batches contain, for the error message.
+        kind: the kind of the batches, for the error message.
     """
 
     def __init__(self, kind: str) -> None:
@@ -49,10 +49,9 @@ class BatchNumbers:
         self._last = -1
 
     def is_repeated(self, number: int | None) -> bool:
-        """Whether the last batch is requested again. None requests the next one, as genuine recipients do.
+        """Whether the last batch is requested again; None requests the next one, as MongoDB's recipients do.
 
-        Raises:
-            CommandError: BadValue, it is neither the last batch nor the next.
+        Raises BadValue if the number is neither the last batch's nor the next.
         """
         if number is not None and (number < 0 or number not in (self._last, self._last + 1)):
             raise CommandError(
@@ -86,8 +85,8 @@ class TransferredMods:
         deleted: raw ``{_id}`` of documents that are no longer in the range, or no longer exist.
         reload: current versions of changed documents in the range, raw.
         size: bytes of both; 0 means that nothing is queued at the moment.
-        position: every change up to this time has been handed out, in this batch or before. A source that starts from
-            here misses nothing.
+        position: every change up to this time has been sent, in this batch or before. A source that starts from here
+            misses nothing.
     """
 
     deleted: list[bytes]
@@ -101,20 +100,15 @@ class CloneSource:
 
     Args:
         mongod: the donor's local mongod, which is primary.
-        namespace: the collection.
         collection_uuid: its UUID; another UUID under that name means another collection.
-        pattern: its shard key.
-        range: the range to move.
-        session_id: the migration session id.
-        observe: called with the raw oplog entries that session history consists of, in the order in which they took
-            effect: the collection's writes and no-ops, possibly outside the range, and, once a transaction has
-            committed, its ``applyOps`` entries with writes to the collection and the entry that commits it.
+        observe: called with the raw oplog entries of the session history, in the order in which they took effect. These
+            are the collection's writes and no-ops, possibly outside the range. For a committed transaction they are its
+            ``applyOps`` entries with writes to the collection and the entry that commits it.
         queued_bytes_max: limit for the memory used by queued ids.
 
     Attributes:
-        documents_cloned: number of documents in the clone batches handed out.
-        bytes_cloned: their size in bytes.
-        is_clone_exhausted: whether the empty last batch of the clone has been handed out.
+        documents_cloned: number of documents in the clone batches sent.
+        is_clone_exhausted: whether the empty last batch of the clone has been sent.
         position: the time after which the oplog is followed, once `start` has returned.
     """
 
@@ -156,7 +150,7 @@ class CloneSource:
 
     @property
     def queued_ids(self) -> int:
-        """Number of ids waiting to be handed out."""
+        """Number of ids that remain to be sent."""
         return len(self._touched)
 
     @property
@@ -178,7 +172,6 @@ class CloneSource:
             CommandError: CappedPositionLost, the oplog does not reach back to ``position``; IndexNotFound, no index
                 supports the shard key; CollectionUUIDMismatch, the collection does not exist or is another one;
                 NotWritablePrimary.
-            BackendError: mongod does not answer.
         """
         index = await ShardKeyIndex.find(self._mongod, self._namespace, self._pattern)
         scans = index.scans(self._pattern, self._range, from_key)
@@ -194,11 +187,9 @@ class CloneSource:
     async def run(self) -> None:
         """Follow the oplog and read ahead until `close`; the cursors are closed when this has returned or raised.
 
-        Raises:
-            CommandError: the migration cannot continue: ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound when
-                the collection was dropped or renamed, Interrupted when its options or indexes change, or an error of
-                mongod.
-            BackendError: mongod does not answer.
+        Raises ExceededMemoryLimit, CappedPositionLost, NamespaceNotFound if the collection was dropped or renamed,
+        Interrupted if its options or indexes changed, or an error of mongod. After any of them the migration cannot
+        continue.
         """
         assert self._reader is not None, "started"
         try:
@@ -214,7 +205,7 @@ class CloneSource:
             raise failure
 
     async def next_clone_batch(self, number: int | None = None) -> memoryview:
-        """The next clone batch, of some 8 MB, as a raw BSON array of documents; empty when there are no more.
+        """Return a clone batch, of some 8 MB, as a raw BSON array of documents; empty when there are no more.
 
         Args:
             number: the number of the batch, from 0; None for the next.
@@ -230,14 +221,13 @@ class CloneSource:
             return self._last_clone_batch.array
 
     async def next_mods(self, number: int | None = None) -> TransferredMods:
-        """The next batch of modifications, of about 16 MB at most.
+        """Return a batch of modifications, of about 16 MB at most.
 
         Args:
             number: the number of the batch, from 0, which acknowledges all previous ones; None for the next.
 
         Raises:
             CommandError: BadValue, ``number`` is neither the last one nor the next; or the error that ended `run`.
-            BackendError: mongod does not answer.
         """
         async with self._mods_lock:
             self._check()
@@ -252,16 +242,14 @@ class CloneSource:
     async def wait_followed(self, time: Timestamp) -> None:
         """Return when all changes up to ``time``, which need not be majority-committed yet, have been queued.
 
-        Raises:
-            CommandError: the error that ended `run`, or NotWritablePrimary.
+        Raises the error that ended `run`, or NotWritablePrimary.
         """
         await self._follower.wait_followed(time, self._check)
 
     async def estimate(self) -> Estimate:
-        """The approximate number and size of the range's documents, from a count of index keys in mongod.
+        """Estimate the number and size of the range's documents, from a count of index keys in mongod.
 
-        Raises:
-            CommandError: IndexNotFound, no index supports the shard key.
+        Raises IndexNotFound if no index supports the shard key.
         """
         return await estimate_range(self._mongod, self._namespace, self._pattern, self._range)
 

@@ -1,16 +1,15 @@
-"""What oplog entries say about one collection. Pure: bytes in, values out.
+"""The meaning of oplog entries for one collection. Pure: bytes in, values out.
 
-The forms are those that mongod 6.0 writes (each was observed on 6.0.5):
+These are the formats that mongod 6.0 writes (each was observed on 6.0.5):
 
-* ``i``, ``u``, ``d`` have ``ns`` and ``ui``; the id is ``o._id`` of an insert or a delete, ``o2._id`` of an update,
-  whose ``o`` may be just a delta. Only an insert has the shard key, so it is known only of inserts whether they are in
-  the range.
+* ``i``, ``u``, ``d`` have ``ns`` and ``ui``. The id is ``o._id`` of an insert or a delete, and ``o2._id`` of an update,
+  whose ``o`` may be just a delta. Only an insert has the shard key, so only inserts can be known to be in the range.
 * An atomic ``applyOps`` command is one ``c`` entry on ``admin.$cmd`` with ``o.applyOps``, whose operations each have
   the ``ui`` that mongod adds; nested ones are logged flat. It has no ``prevOpTime``.
 * A transaction is such an entry too, with ``lsid``, ``txnNumber`` and a ``prevOpTime``, which is ``Timestamp(0, 0)`` in
   its first or only entry. A long one is a chain: all entries but the last have ``partialTxn: true``, the last has
-  ``count``, and each points back at the previous one; the last may well contain no write to the collection.
-* A prepared transaction has ``prepare: true`` in its last entry and takes effect only with ``{commitTransaction: 1,
+  ``count``, and each points back at the previous one. The last may well contain no write to the collection.
+* A prepared transaction has ``prepare: true`` in its last entry. It takes effect only with ``{commitTransaction: 1,
   commitTimestamp}``, whose ``prevOpTime`` points at that entry, if ``{abortTransaction: 1}`` does not end it.
 * Transactions of retryable internal sessions look the same, with ``txnNumber`` and ``txnUUID`` in ``lsid`` and a
   ``stmtId`` in each operation.
@@ -38,10 +37,10 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import Span
 
 MARKER_FIELD: Final = "migrationFollower"
-"""The field of a no-op that a follower writes to see how far it has followed; its value is the migration session id."""
+"""The field of a follower's marker, a no-op that shows its progress; its value is the migration session id."""
 
 UUID_SUBTYPE: Final = b"\x10\x00\x00\x00\x04"
-"""What precedes the 16 bytes of a UUID in the value of its element."""
+"""The bytes before the 16 bytes of a UUID in the value of its element."""
 
 _NO_TIME: Final = 0
 OPERATION_AT: Final = 4
@@ -53,7 +52,7 @@ _LOST_WITH: Final = frozenset({b"drop", b"renameCollection"})
 
 
 class EntryKind(Enum):
-    """What an entry means for the watched collection.
+    """The meaning of an entry for the watched collection.
 
     Attributes:
         WRITE: it is a write to the collection.
@@ -75,10 +74,8 @@ class OplogEntry:
     """One entry.
 
     Attributes:
-        raw: its bytes.
         fields: its top-level elements.
         time: its time, packed.
-        kind: what it means for the watched collection.
         previous: the time of the same transaction's previous entry, packed; 0 if there is none.
     """
 
@@ -90,19 +87,19 @@ class OplogEntry:
 
 
 class Watched(Protocol):
-    """What an oplog is followed for."""
+    """The subject of an oplog follower."""
 
     def filter(self) -> dict[str, Any]:
-        """A query for the entries that may matter."""
+        """Return a query for relevant entries."""
 
     def operations_filter(self) -> dict[str, Any]:
-        """A query for entries whose ``o.applyOps`` has writes that may matter."""
+        """Return a query for entries whose ``o.applyOps`` has relevant writes."""
 
     def read(self, raw: bytes) -> OplogEntry:
-        """Find out what an entry means."""
+        """Classify an entry."""
 
     def touched_by(self, entry: OplogEntry) -> list[bytes]:
-        """What to queue for an entry of a write: the ids of changed documents."""
+        """Return the ids of changed documents, to be queued for an entry of a write."""
 
 
 class WatchedCollection:
@@ -120,7 +117,7 @@ class WatchedCollection:
         self._session_id = session_id
 
     def filter(self) -> dict[str, Any]:
-        """A query for the entries that may matter, which spares mongod from sending most of the oplog.
+        """Return a query for relevant entries, so that mongod need not send most of the oplog.
 
         Of a chain it selects only the last entry. It leaves out the writes of reserved sessions, which are not made for
         clients: a donor's reserved sessions delete orphans, of other ranges.
@@ -141,15 +138,14 @@ class WatchedCollection:
         }
 
     def operations_filter(self) -> dict[str, Any]:
-        """A query for entries whose ``o.applyOps`` has writes to the collection."""
+        """Return a query for entries whose ``o.applyOps`` has writes to the collection."""
         return {"o.applyOps.ui": self._uuid}
 
     def read(self, raw: bytes) -> OplogEntry:
-        """Find out what an entry means for the collection.
+        """Classify an entry.
 
-        Raises:
-            CommandError: NamespaceNotFound, the collection was dropped or renamed; Interrupted, its options or indexes
-                changed, as on genuine donors.
+        Raises NamespaceNotFound if the collection was dropped or renamed, and Interrupted if its options or indexes
+        changed, as on MongoDB's donors.
         """
         fields = rawbson.index(raw)
         time = int(unpack_uint64(raw, fields[b"ts"][2])[0])
@@ -163,13 +159,13 @@ class WatchedCollection:
         return self._read_command(raw, fields, time)
 
     def touched_by(self, entry: OplogEntry) -> list[bytes]:
-        """The ids of the documents in the range that an entry may have changed.
+        """Return the ids of the documents in the range that an entry may have changed.
 
         Returns:
-            ``_id`` elements, as `shardd.migration.source.touched_ids.TouchedIds` takes them.
+            ``_id`` elements, the form of `shardd.migration.source.oplog_follower.TouchedIds`.
 
         Raises:
-            CommandError: ShardKeyNotFound, an inserted document has an array for a shard key; or as `read`.
+            CommandError: ShardKeyNotFound, an inserted document has an array for a shard key; or as for `read`.
         """
         if entry.kind is EntryKind.WRITE:
             touched = self._touched(entry.raw, entry.fields)
@@ -226,7 +222,7 @@ class WatchedCollection:
         return uuid is not None and raw[uuid[2] : uuid[3]] == self._raw_uuid
 
     def _touched(self, raw: bytes, fields: dict[bytes, Span]) -> bytes | None:
-        """The id of a written document; None if it was inserted outside the range."""
+        """Return the id of a written document; None if it was inserted outside the range."""
         operation = raw[fields[b"op"][2] + OPERATION_AT]
         _, _, start, end = fields[b"o2" if operation == ord("u") else b"o"]
         document = raw[start:end]
@@ -238,12 +234,12 @@ class WatchedCollection:
 
 
 def previous_time(raw: bytes, fields: dict[bytes, Span]) -> int:
-    """The time of the same transaction's previous entry, packed; 0 if there is none."""
+    """Return the time of the same transaction's previous entry, packed; 0 if there is none."""
     span = fields.get(b"prevOpTime")
     time = None if span is None else rawbson.find(raw, b"ts", span[2])
     return _NO_TIME if time is None else int(unpack_uint64(raw, time[2])[0])
 
 
 def text_of(raw: bytes, span: Span) -> bytes:
-    """The text of a string."""
+    """Return the text of a string."""
     return raw[span[2] + 4 : span[3] - 1]

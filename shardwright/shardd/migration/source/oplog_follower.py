@@ -1,8 +1,8 @@
 """Following the local mongod's oplog for writes to one collection.
 
-Only majority-committed entries are read, so that nothing is handed out that could be rolled back, and a majority read
-after an entry was read sees what it wrote. The cursor asks for resume tokens of the oplog (``$_requestResumeToken``),
-which show how far mongod has scanned even when it had nothing to send.
+Only majority-committed entries are read. So nothing is sent that could be rolled back, and a majority read after an
+entry was read sees its writes. The cursor requests resume tokens of the oplog (``$_requestResumeToken``), which show
+how far mongod has scanned even when it had nothing to send.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,9 +36,6 @@ class TouchedIds:
     """An ordered set of ids. An id is a BSON ``_id`` element: its type, name and value.
 
     Ids that MongoDB considers equal but whose bytes differ (``1`` and ``1.0``) are different here.
-
-    Args:
-        bytes_max: limit for the memory used, in bytes.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -87,7 +84,7 @@ class TouchedIds:
             self.bytes = sum(map(len, self._times)) + len(self._times) * _ENTRY_BYTES
 
     def handed_out(self, followed: int) -> int:
-        """The time of the last change that has been taken, given that changes up to ``followed`` have been added."""
+        """Return the time of the last taken change, given that changes up to ``followed`` have been added."""
         for time in self._times.values():
             return time - 1
         return followed
@@ -96,7 +93,7 @@ class TouchedIds:
 OPLOG: Final = Namespace("local", "oplog.rs")
 
 _AWAIT_MS: Final = 1_000
-"""How long mongod waits for an entry before it reports just how far it has scanned."""
+"""Time that mongod waits for an entry before it reports only its scan position."""
 
 _ENTRIES_MAX: Final = 1_000
 """Number of entries processed at a time, which blocks all other tasks for some 10 ms."""
@@ -108,10 +105,7 @@ class OplogFollower:
     """Queues the ids of touched documents.
 
     Args:
-        mongod: the local mongod.
         watched: decides which entries matter.
-        touched: the queue of ids.
-        session_id: the migration session id.
         observe: see `shardd.migration.source.clone_source.CloneSource`.
     """
 
@@ -144,7 +138,7 @@ class OplogFollower:
         Raises:
             CommandError: CappedPositionLost, the oplog does not reach back that far; NotWritablePrimary.
         """
-        # After this write, majority reads include everything written so far, by former primaries as well.
+        # After this write, majority reads include everything written so far, in earlier terms as well.
         present = await self._write_marker()
         self.followed = pack_timestamp(position or present)
         start = unpack_timestamp(self.followed)
@@ -168,12 +162,7 @@ class OplogFollower:
         return start
 
     async def run(self) -> None:
-        """Follow until cancelled.
-
-        Raises:
-            CommandError: the migration cannot continue; see `CloneSource.run`.
-            BackendError: mongod does not answer.
-        """
+        """Follow until cancelled, or an error of `CloneSource.run`."""
         cursor = self._cursor
         assert cursor is not None, "opened"
         while not cursor.is_exhausted:
@@ -198,7 +187,7 @@ class OplogFollower:
             await self._progress.park()
 
     async def close(self) -> None:
-        """End the cursor, even when cancelled, and wake all that wait in `wait_followed`."""
+        """End the cursor, even when cancelled, and wake all tasks in `wait_followed`."""
         self._progress.unpark_all()
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
@@ -213,8 +202,8 @@ class OplogFollower:
     async def _read(self, batch: RawBatch) -> None:
         """Process one batch.
 
-        If a batch became too long, mongod has scanned further than it has sent entries; so the reported position
-        counts only when the batch is empty.
+        If a batch became too long, mongod has scanned further than it has sent entries. So the reported position counts
+        only when the batch is empty.
         """
         for raw in batch.documents():
             entry = self._watched.read(raw)
@@ -234,9 +223,9 @@ class OplogFollower:
         self._observe(entry.raw)
 
     async def _read_transaction(self, last: OplogEntry) -> None:
-        """Process a committed transaction, however long ago it began, along the chain of its entries.
+        """Process a committed transaction along the chain of its entries, which may begin long before.
 
-        First only the pointers are followed back to the beginning; then the entries that matter are read from the first
+        First only the pointers are followed back to the beginning. Then the relevant entries are read from the first
         on, so that there is never more than one in memory.
         """
         times = []
@@ -258,13 +247,13 @@ class OplogFollower:
         self._take(last, last.time)
 
     async def _find_operations(self, time: int) -> bytes | None:
-        """The raw entry of a time, if it has writes to the collection."""
+        """Return the raw entry of a time if it has writes to the collection, else None."""
         arguments = {"filter": {**_at(time), **self._watched.operations_filter()}, "limit": 1, "singleBatch": True}
         found = await migration_cursor(self._mongod, OPLOG, {**arguments, **_FORWARD}).all_documents()
         return next(iter(found), None)
 
     async def _find_entry(self, wanted: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The first entry that matches."""
+        """Return the first entry that matches, or None."""
         find = {"find": OPLOG.collection, "filter": wanted, "limit": 1, "singleBatch": True, **options, **_FORWARD}
         reply = await self._mongod.command(OPLOG.db, find)
         found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
@@ -272,7 +261,7 @@ class OplogFollower:
 
 
 def _looked_up_to(batch: RawBatch) -> int:
-    """The packed time up to where mongod has looked for entries; 0 if it does not report it."""
+    """Return the packed time of mongod's scan position; 0 if it is not reported."""
     token = batch.cursor.get(b"postBatchResumeToken")
     return 0 if token is None else pack_timestamp(decode_value(batch.frame, token).get("ts", Timestamp(0, 0)))
 

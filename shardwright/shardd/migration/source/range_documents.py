@@ -1,8 +1,8 @@
 """Reading the documents of a range: in the order of its index, by their ids, estimated, and as a digest.
 
 The cursor belongs to a session that is kept alive: mongod closes idle cursors after ten minutes unless they belong to a
-session, and sessions after thirty minutes without use. So a recipient may take its time, and if this daemon dies its
-cursor does not stay open for ever, as it would with ``noCursorTimeout``.
+session, and sessions after thirty minutes without use. So a slow recipient does not lose the cursor. If this daemon
+dies its cursor does not stay open for ever, as it would with ``noCursorTimeout``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,7 +44,6 @@ class DocumentBatch:
 
     Attributes:
         array: a raw BSON array of documents.
-        documents: number of documents in it.
     """
 
     array: memoryview
@@ -57,12 +56,9 @@ class DocumentBatch:
 
 
 class DocumentReader:
-    """Runs scans one after the other, and holds one batch until it is asked for.
+    """Runs scans one after the other, and holds one batch until it is requested.
 
     Args:
-        mongod: the local mongod.
-        namespace: the collection.
-        collection_uuid: its UUID.
         scans: arguments of ``find``, one for each scan.
     """
 
@@ -83,21 +79,14 @@ class DocumentReader:
     async def open(self) -> None:
         """Open the cursor of the first scan, if there is one.
 
-        Raises:
-            CommandError: CollectionUUIDMismatch, or the index was dropped.
-            BackendError: mongod does not answer.
+        Raises CollectionUUIDMismatch, or another error if the index was dropped.
         """
         self._is_session_used = True
         for scan in self._scans[:1]:
             await self._find(scan)
 
     async def run(self) -> None:
-        """Read ahead to the end.
-
-        Raises:
-            CommandError: the cursor was killed, the collection was dropped, or mongod is no longer primary.
-            BackendError: mongod does not answer.
-        """
+        """Read ahead to the end, or until the cursor is killed or the collection dropped."""
         async with self._sender:
             for position, scan in enumerate(self._scans):
                 cursor = await self._find(scan) if position else self._cursor
@@ -107,17 +96,13 @@ class DocumentReader:
             self.is_exhausted = True
 
     async def keep_alive(self) -> None:
-        """Refresh the session at intervals until everything has been read.
-
-        Raises:
-            BackendError: mongod does not answer.
-        """
+        """Refresh the session at intervals until everything has been read."""
         while not self.is_exhausted:
             await trio.sleep(_KEEP_ALIVE_SECONDS)
             await self._mongod.command("admin", {"refreshSessions": [self._lsid]})
 
     async def next_batch(self) -> DocumentBatch | None:
-        """The next batch; None when no more will come, and `is_exhausted` says whether all have been read."""
+        """Return the next batch; None when no more will come. `is_exhausted` says whether all have been read."""
         try:
             return await self._receiver.receive()
         except trio.EndOfChannel:
@@ -162,8 +147,7 @@ class Changes:
     """The current state of some documents.
 
     Attributes:
-        deleted: ids, as elements, under which there is no longer a document in the range.
-        reload: the documents that are in the range.
+        deleted: ids, as elements, without a document in the range any more.
         unread: ids that were not looked up because the reply became too long.
     """
 
@@ -176,9 +160,6 @@ class ChangedDocuments:
     """Looks up documents of one collection by ``_id``, with majority read concern.
 
     Args:
-        mongod: the local mongod.
-        namespace: the collection.
-        collection_uuid: its UUID.
         is_inside: whether a raw document is in the range.
     """
 
@@ -201,12 +182,8 @@ class ChangedDocuments:
         ``1.0``, or by the collection's collation). It is reloaded, and the id looked up counts as deleted too, because
         its former document has to go. As deletions are applied first, the reloaded document survives.
 
-        Args:
-            elements: ``_id`` elements.
-
         Raises:
             CommandError: CollectionUUIDMismatch, or ShardKeyNotFound for a document with an array as shard key.
-            BackendError: mongod does not answer.
         """
         found: dict[bytes, bytes] = {}
         async with migration_cursor(self._mongod, self._namespace, self._arguments(elements)) as cursor:
@@ -247,8 +224,7 @@ class Estimate:
     """The size of a range, based on the average size of the collection's documents.
 
     Attributes:
-        documents: number of documents in the range, without those whose key is MaxKey throughout.
-        bytes: their total size.
+        documents: number of documents in the range, without those whose key is only MaxKey.
     """
 
     documents: int
@@ -265,8 +241,7 @@ async def estimate_range(
 ) -> Estimate:
     """Count the index keys of a range, without reading documents: 45 ms for 200,000.
 
-    Raises:
-        CommandError: IndexNotFound, no index supports the shard key.
+    Raises IndexNotFound if no index supports the shard key.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     size = await mongod.command(
@@ -290,10 +265,9 @@ _BATCH_DOCUMENTS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
-    """A digest that is equal on two shards if they hold the same documents, in whatever order.
+    """A digest that is equal on two shards if they hold the same documents, in any order.
 
     Attributes:
-        documents: number of documents.
         sum: the sum, modulo 2**128, of the first 16 bytes of each document's SHA-256 as a big-endian number.
     """
 
@@ -301,12 +275,12 @@ class RangeDigest:
     sum: int
 
     def to_document(self) -> dict[str, Any]:
-        """The form in which replies contain it."""
+        """Return the digest in the format of replies."""
         return {"documents": Int64(self.documents), "sum": Binary(self.sum.to_bytes(_SUM_BYTES, "big"))}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "RangeDigest":
-        """The reverse of `to_document`."""
+        """Read the format of `to_document`."""
         return cls(int(document["documents"]), int.from_bytes(bytes(document["sum"]), "big"))
 
 
@@ -315,9 +289,7 @@ async def digest(
 ) -> RangeDigest:
     """Compute a range's digest with majority read concern: some 2 s for 1,000,000 documents of 1 kB.
 
-    Raises:
-        CommandError: CollectionUUIDMismatch, IndexNotFound, or the cursor was interrupted.
-        BackendError: mongod does not answer.
+    Raises CollectionUUIDMismatch, IndexNotFound, or an error if the cursor was interrupted.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     documents = total = 0
