@@ -1,7 +1,6 @@
-"""Who the clients of a router are, and what they may do.
+"""Authentication and authorization of the clients of a router.
 
-Users and roles are on the config servers, which resolve them; this room caches them, holds the conversations of
-log-ins, and has the table of what each command needs. To shards and config servers, a router's operations are the
-cluster's own, so this is the only check of users.
-Imports no other room.
+The config servers store and resolve users and roles. This room caches them, runs the log-in conversations, and has the
+table of the privileges that each command requires. Shards and config servers treat a router's operations as the
+cluster's own, so this is the only check of users. Imports no other room.
 """

@@ -1,7 +1,6 @@
-"""Whether a client may run a command, and in whose name it runs.
+"""Authorization of commands: whether a client may run one, and as which user.
 
-Under access control every request passes here first. The checks are in mongos's order: the database, the log-in, then
-the privileges.
+With access control on, every request passes here first. The checks are in mongos's order: database, log-in, privileges.
 """
 
 from collections.abc import Callable
@@ -44,25 +43,23 @@ WITHOUT_LOG_IN: Final = frozenset(
         *("isdbgrid", "listCommands", "ping", "saslContinue", "saslStart", "whatsmyuri"),
     }
 )
-"""What clients may run before they log in: MongoDB's list, without test commands."""
+"""Commands that clients may run before they log in: MongoDB's list, without test commands."""
 
 _ADVANCES_CLOCK: Final = Need("advanceClusterTime", CLUSTER)
-"""No role of MongoDB's own allows this to users."""
+"""No built-in role grants this to users."""
 
 
 class AccessControl:
-    """Decides about the requests of all clients.
+    """Authorizes the requests of all clients.
 
     Args:
         catalog: the config servers.
-        auth: how the parts of the cluster recognise each other.
-        cache_seconds: returns how old a user's description may be.
+        auth: how the members of the cluster authenticate to each other.
+        cache_seconds: returns the maximum age of a cached user.
         seen: whether there has ever been a user.
         nursery: for reads of users.
 
     Attributes:
-        users: the users.
-        scram: log-ins.
         counts: of log-ins.
     """
 
@@ -84,14 +81,14 @@ class AccessControl:
     async def admit(
         self, client: ClientConnection, name: str, request: Request, *, admin_only: bool, may_write: bool
     ) -> Request:
-        """Check a request; returns what is to be executed: its session belongs to its user.
+        """Authorize a request and return it as it is to be executed, with its user as the owner of its session.
 
         Args:
-            client: who sends it.
+            client: the sender.
             name: the command, without aliases.
             request: the request.
             admin_only: whether the command runs on the admin database alone.
-            may_write: whether shards have to know if its user may write while the writes of users are blocked.
+            may_write: whether shards need to know if the user bypasses the user write block.
 
         Raises:
             CommandError: Unauthorized, or the config servers cannot be read.
@@ -106,7 +103,7 @@ class AccessControl:
         user = login.admitted
         if user is None or monotonic() >= user.good_until:
             user = None if login.user is None else self.users.fresh(login.user)
-        if user is None or user is not login.admitted:  # not yet known, or described again
+        if user is None or user is not login.admitted:  # not cached yet, or read again since
             await in_own_task()
             user = await self.user_of(login)
             if user is None:
@@ -128,11 +125,11 @@ class AccessControl:
         return with_owner_of_session(request, user.name, user.write_block_element if may_write else b"")
 
     def allows(self, client: ClientConnection, need: Need) -> bool:
-        """Whether the privileges of a client that was admitted include an action."""
+        """Whether the privileges of an admitted client include an action."""
         return need.is_met(self.privileges_of(client))
 
     def privileges_of(self, client: ClientConnection) -> Privileges:
-        """The privileges of a client that was admitted."""
+        """Return the privileges of an admitted client."""
         user: AuthorizedUser | None = client.login.admitted
         return Privileges({}) if user is None else user.privileges
 
@@ -146,17 +143,17 @@ class AccessControl:
         return user is not None and (user.name.is_internal or _ADVANCES_CLOCK.is_met(user.privileges))
 
     def may_still_run(self, client: ClientConnection, request: Request) -> bool:
-        """Whether the user of a client may run a request that was admitted before.
+        """Whether the user of a client may still run a request that was admitted earlier.
 
         Args:
-            client: a client, who was admitted just now.
-            request: the request, before its session got an owner or after.
+            client: a client that was admitted just now.
+            request: the request, with or without an owner in its session id.
         """
         user: AuthorizedUser | None = client.login.admitted
         return user is not None and _may_run(user, request.name, request)
 
     async def may_be_run_for(self, name: UserName, request: Request) -> bool:
-        """As `may_still_run`, for a user who is logged in at another process of this router.
+        """Do the same as `may_still_run` for a user who is logged in at another process of this router.
 
         Raises:
             CommandError: the config servers cannot be read.
@@ -165,10 +162,10 @@ class AccessControl:
         return user is not None and _may_run(user, request.name, request)
 
     async def user_of(self, login: Login) -> AuthorizedUser | None:
-        """Who has logged in.
+        """Return the user that is logged in on a connection, if any.
 
-        A user who has been dropped is logged out, even if there is a new one of that name; so is one who may no longer
-        connect from where this connection comes, for good.
+        A user who was dropped is logged out, even if there is a new user of that name. A user whose authentication
+        restrictions no longer allow the addresses of the connection is logged out for good.
 
         Raises:
             CommandError: the config servers cannot be read.
@@ -184,12 +181,12 @@ class AccessControl:
             return user
         logger.info("Logged a user out", user=login.user.user, db=login.user.db, error=reason)
         login.end()
-        login.previous = None  # which is for those who log out
+        login.previous = None  # the audit log names only users who logged out themselves
         return None
 
 
 def not_authorized(request: Request) -> CommandError:
-    """The error for what a user may not do."""
+    """Return the error for a command that the user is not authorized to run."""
     return CommandError(
         ErrorCode.Unauthorized, f"not authorized on {request.db} to execute command {command_text(request)}"
     )

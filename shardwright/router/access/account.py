@@ -1,4 +1,4 @@
-"""How a user or a member of the cluster may authenticate, as the config servers store it. Pure."""
+"""A user's or cluster member's means of authentication, as the config servers store them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from shardwright.wire.scram.keys import MECHANISMS, Credentials, Mechanism
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a log-in by SCRAM needs, and no more: what the user may do is not asked for before the password is proven.
+    """The input of a SCRAM log-in. Privileges are not part of it: they are read once the password is proven.
 
     Attributes:
-        name: under which somebody wants to log in.
+        name: the name that the client gave.
         exists: whether there is such a user.
-        user_id: tells the user from a later one of the same name.
-        credentials: with what a proof is verified, by mechanism; one of several is enough.
+        user_id: distinguishes the user from a later one of the same name.
+        credentials: by mechanism, the credentials that verify a proof; matching one of several is enough.
     """
 
     name: UserName
@@ -26,12 +26,12 @@ class Account:
 
     @property
     def mechanisms(self) -> list[str] | None:
-        """By which mechanisms the user may log in; None if there is no such user."""
+        """The mechanisms that the user may log in with; None if there is no such user."""
         return [each.value for each in Mechanism if each in self.credentials] if self.exists else None
 
     @classmethod
     def from_documents(cls, name: UserName, documents: Sequence[Mapping[str, Any]]) -> Self:
-        """The account in a reply to ``usersInfo`` with credentials.
+        """Decode the account in a reply to ``usersInfo`` with credentials.
 
         Raises:
             KeyError, TypeError, ValueError: a document is malformed.

@@ -1,8 +1,8 @@
 """A user as the config servers describe it: roles and privileges, inherited ones included. Pure.
 
-It may connect from the places in its ``authenticationRestrictions`` only. Fields that the servers of a cluster send
-each other are refused from users. A frame that is equal, but for values that do not matter, to one that was admitted
-before is admitted as that one was.
+``authenticationRestrictions`` limit the addresses from which a user may connect. Fields that the servers of a cluster
+send each other are refused from users. A frame with the layout of an admitted frame is admitted without another check
+(`FrameAdmission`).
 """
 
 import math
@@ -41,19 +41,19 @@ _INTERNAL: Final = frozenset(
         *(b"fromMigrate", b"runtimeConstants"),
     }
 )
-"""Of further ones, such as ``fromMongos``, mongos tells users that it does not know them."""
+"""Further internal fields, such as ``fromMongos``, are missing here because mongos itself refuses them as unknown."""
 
 _BYPASSING: Final = encode_elements({_BYPASS.decode(): True})
 _BLOCKED: Final = encode_elements({_BYPASS.decode(): False})
 
 
 def has_internal_fields(request: Request) -> bool:
-    """Whether a request has a field that only the cluster itself may send."""
+    """Whether a request has a field that only servers of the cluster may send."""
     return not _INTERNAL.isdisjoint(request.fields)
 
 
 def refusal_of_internal_fields(request: Request) -> CommandError | None:
-    """The error that MongoDB has for an internal field of a request; None if it has none of its own."""
+    """Return MongoDB's specific error for an internal field of a request; None if MongoDB has none."""
     if _AUDIT in request.fields:
         return CommandError(ErrorCode.Unauthorized, "Unauthorized use of impersonation metadata.")
     if _BYPASS in request.fields:
@@ -64,12 +64,12 @@ def refusal_of_internal_fields(request: Request) -> CommandError | None:
 
 
 def write_block_element(privileges: Privileges) -> bytes:
-    """What tells shards whether a user may write while the writes of users are blocked."""
+    """Encode for shards whether a user may write while the user write block is on."""
     return _BYPASSING if privileges.allow("bypassWriteBlockingMode", CLUSTER) else _BLOCKED
 
 
 Addresses: TypeAlias = tuple[str | None, str | None]
-"""Of a client, and of the server that it has connected to; None on a UNIX socket."""
+"""The addresses of a client and of the server it connected to; None on a UNIX socket."""
 
 NO_ADDRESSES: Final[Addresses] = (None, None)
 
@@ -78,22 +78,22 @@ _Alternatives = Sequence[Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """Of each list, one restriction has to be met in full.
+    """Authentication restrictions. In each list, at least one restriction must be met in full.
 
     Attributes:
-        lists: the user's list, and each role's; empty ones restrict nothing.
+        lists: the user's list, and one for each role; an empty list restricts nothing.
     """
 
     lists: Sequence[_Alternatives]
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The restrictions in a reply to ``usersInfo``."""
+        """Decode the restrictions in a reply to ``usersInfo``."""
         inherited = document.get("inheritedAuthenticationRestrictions", [])
         return cls([each for each in (document.get("authenticationRestrictions", []), *inherited) if each])
 
     def are_met(self, addresses: Addresses) -> bool:
-        """Whether a connection meets them; one without addresses meets none."""
+        """Whether a connection meets the restrictions; without addresses it meets none."""
         client, server = addresses
         return all(any(_is_met(each, client, server) for each in alternatives) for alternatives in self.lists)
 
@@ -118,20 +118,19 @@ def _new_permit() -> bytes:
 
 @dataclass(eq=False, slots=True)
 class AuthorizedUser:
-    """What the operations of a user need to know of it.
+    """A user with resolved roles and privileges.
 
     Attributes:
-        name: the user.
-        roles: the name and the database of each role that was granted to the user.
+        roles: the name and the database of each role that was granted to the user directly.
         role_documents: all roles, inherited ones included, as ``connectionStatus`` shows them.
-        privilege_documents: likewise the privileges.
-        privileges: the same, to be asked.
-        restrictions: from where the user may connect.
-        write_block_element: see `write_block_element`.
-        user_id: tells the user from a later one of the same name.
-        good_until: when the cache of users has to be asked again whether this is what is known of the user, by
-            `time.monotonic`. The cache alone sets it.
-        permit: stands for the user and these privileges; passages of the user belong to it.
+        privilege_documents: all privileges, inherited ones included, as ``connectionStatus`` shows them.
+        privileges: the decoded `privilege_documents`.
+        restrictions: the addresses from which the user may connect.
+        write_block_element: the result of `write_block_element` for the user.
+        user_id: distinguishes the user from a later one of the same name.
+        good_until: until when this description may be used without checking the cache of users, by `time.monotonic`.
+            Set by the cache alone.
+        permit: identifies the user with these privileges; passages of the user belong to it.
     """
 
     name: UserName
@@ -147,11 +146,11 @@ class AuthorizedUser:
     _admitted: set[tuple[str, str, bytes]] = field(default_factory=set)
 
     def may(self, name: str, request: Request) -> bool:
-        """Whether a command on the same collection was remembered."""
+        """Whether the command on the same collection was remembered as allowed."""
         return (name, request.db, _collection(request)) in self._admitted
 
     def remember(self, name: str, request: Request) -> None:
-        """Remember that the user may run a command on the request's collection: users read the same few again."""
+        """Remember that the user may run a command on the request's collection; users repeat the same few commands."""
         if len(self._admitted) < _REMEMBERED_MAX:
             self._admitted.add((name, request.db, _collection(request)))
 
@@ -162,7 +161,7 @@ class AuthorizedUser:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The user in a reply to ``usersInfo`` with privileges and restrictions.
+        """Decode the user in a reply to ``usersInfo`` with privileges and restrictions.
 
         Raises:
             KeyError, TypeError, ValueError: the document is malformed.
@@ -182,7 +181,7 @@ class AuthorizedUser:
 
 
 def _collection(request: Request) -> bytes:
-    """The raw name of the collection, after its type."""
+    """Return the raw name of the collection, after its type."""
     span = next(iter(request.fields.values()))
     return request.body[span[1] : span[3]]
 
@@ -199,11 +198,11 @@ SYSTEM_USER = AuthorizedUser(
     b"",
     good_until=math.inf,
 )
-"""A part of the cluster."""
+"""The user of the cluster's own connections."""
 
 
 class FrameAdmission:
-    """The admission of frames of one layout.
+    """Admission of frames that differ from an admitted frame only in values that do not affect authorization.
 
     Attributes:
         added_bytes: the number of bytes added to a frame.
@@ -212,15 +211,15 @@ class FrameAdmission:
     __slots__ = ("_elements", "_end", "_owner", "_session", "_session_end", "_session_length", "_user", "added_bytes")
 
     def __init__(self, user: AuthorizedUser, request: Request, *, may_write: bool) -> None:
-        """Create it.
+        """Prepare the admission of a layout.
 
         Args:
-            user: the sender of a frame of the layout.
-            request: the request in that frame, as it was received.
-            may_write: as `AccessControl.admit`.
+            user: the sender of a frame with the layout.
+            request: the request in that frame, as received.
+            may_write: as in `AccessControl.admit`.
 
         Raises:
-            CommandError: as `with_owner_of_session`.
+            CommandError: from `with_owner_of_session`.
         """
         self._user = user.name
         self._elements = user.write_block_element if may_write else b""
@@ -234,7 +233,7 @@ class FrameAdmission:
         self.added_bytes = len(self._owner) + len(self._elements)
 
     def of_frame(self, frame: bytes) -> bytes:
-        """A frame of the layout after admission, with the lengths of the frame and of its body as they were."""
+        """Return an admitted frame of the layout. The lengths of the frame and of its body still need an update."""
         end = self._end
         if not self._session:
             return b"".join((frame[:end], self._elements, frame[end:])) if self._elements else frame
@@ -252,5 +251,5 @@ class FrameAdmission:
         )
 
     def of_request(self, request: Request) -> Request:
-        """The request of a frame of the layout after admission."""
+        """Return the admitted request of a frame of the layout."""
         return with_owner_of_session(request, self._user, self._elements)

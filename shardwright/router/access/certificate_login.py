@@ -1,4 +1,4 @@
-"""Log-ins with the certificate of the connection (MONGODB-X509): users of ``$external``, members of the cluster."""
+"""Log-ins with the certificate of the connection (MONGODB-X509), of ``$external`` users and members of the cluster."""
 
 from shardwright.daemon.certificate_names import name_in_certificate
 from shardwright.daemon.user_names import UserName
@@ -19,18 +19,18 @@ async def log_in_with_certificate(
     addresses: Addresses,
     attempt: LogInAttempt,
 ) -> UserName:
-    """Log a client in; returns the name in its certificate.
+    """Log a client in with the certificate of its connection; return the name in the certificate.
 
     Args:
         users: the users of the cluster.
-        client: whose connection has the certificate.
-        db: of the user according to the client.
-        user: the user's name according to the client, if it gives any.
+        client: the connection.
+        db: the user's database according to the client.
+        user: the user's name according to the client, if given.
         addresses: for `Restrictions.are_met`.
-        attempt: counts it.
+        attempt: counts the log-in.
 
     Raises:
-        CommandError: see `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.
+        CommandError: from `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.
     """
     name, becomes = name_in_certificate(client, db, user)
     user_id = b""

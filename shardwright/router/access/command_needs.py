@@ -1,6 +1,6 @@
-"""The table of what each command needs. A command without a row is for the cluster alone.
+"""The table of the privileges that each command requires. A command without a row is for the cluster alone.
 
-Rows that ask for more than MongoDB does are listed in docs/access-control.md.
+Rows that require more than MongoDB does are listed in docs/access-control.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,10 +61,10 @@ def _update_needs(request: Request) -> Needs:
 
 
 def _check_update_stages(request: Request) -> None:
-    """Refuse stages in pipelines of updates that no user may send; those that are allowed there need nothing.
+    """Refuse stages in update pipelines that no user may send. The stages allowed there require no privileges.
 
     Raises:
-        CommandError: as `pipeline_needs`.
+        CommandError: from `pipeline_needs`.
     """
     for document, span in update_pipelines(request):
         pipeline_needs(request.db, request.collection, decode_whole(document, span))
@@ -83,7 +83,7 @@ def _find_and_modify_needs(request: Request) -> Needs:
 
 
 def _changes_of(remove: object) -> tuple[str, ...]:
-    """What a ``findAndModify`` does; what is neither a boolean nor an integer may be read as either."""
+    """Return the actions of a ``findAndModify``; a ``remove`` of another type might be read as either."""
     if remove is None or isinstance(remove, bool | int):
         return ("remove",) if remove else ("update",)
     return "remove", "update"
@@ -140,7 +140,7 @@ def _coll_mod_needs(request: Request) -> Needs:
 
 
 def _view_need(request: Request, view: Resource, source: str) -> OfThoseWho:
-    """Who may read the view must be able to read what it shows; others may define it without."""
+    """Require that users who may read the view may also read its sources. Others may define it without that."""
     needs = pipeline_needs(request.db, source, whole_pipeline(request))
     return OfThoseWho(Need("find", view), AllOf(tuple(needs)))
 
@@ -151,7 +151,7 @@ def _rename_needs(request: Request) -> Needs:
     as_a_copy = (Need("find", source), Need("dropCollection", source), *(Need(each, target) for each in _COPIES))
     if source.db != target.db or _is_system(source) or _is_system(target):
         return [*as_a_copy, *dropping]
-    # Who may read the target only must not come to read the source by it.
+    # A user who may read only the target must not gain access to the source by the rename.
     in_place = Need("renameCollectionSameDB", Resource(source.db))
     readable = OfThoseWho(Need("find", target), Need("find", source))
     return [AnyOf((AllOf((in_place, readable, *dropping)), AllOf((*as_a_copy, *dropping))))]
@@ -184,7 +184,7 @@ def _profile_needs(request: Request) -> Needs:
 
 
 def _on_zones(*needs: Need) -> Row:
-    """Commands that once were writes to the catalog, which those may still run who may write there."""
+    """Build the row of a command that used to be a write to the catalog; write privileges there still suffice."""
     requirement = AnyOf((Need("enableSharding", CLUSTER), AllOf(needs)))
     return lambda _: [requirement]
 
@@ -195,7 +195,7 @@ def _validate_metadata_needs(request: Request) -> Needs:
 
 
 def _granting(action: str | None) -> Row:
-    """Commands that give roles to a user or role: the action on its database, and grantRole on each role's database."""
+    """Build the row of a command that grants roles: the action on its database, grantRole on each role's database."""
 
     def needs(request: Request) -> Needs:
         if action is not None:
@@ -251,7 +251,7 @@ def _needs_about(action: str, asked: Any, db: str) -> Needs:  # noqa: ANN401 - w
 
 
 def _metadata_needs(request: Request) -> Needs:
-    """MongoDB 7.0 has an action of its own for this, which is unknown to the mongods of the config servers."""
+    """Return the row of ``checkMetadataConsistency``. MongoDB 7.0's own action is unknown to the config servers."""
     about = request.get(b"checkMetadataConsistency")
     if is_string(about):
         return [Need("validate", Resource(request.db, about))]
@@ -281,7 +281,7 @@ def _documents(value: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401 - wha
 
 
 def _merge_needs(request: Request) -> Needs:
-    """Changing users and roles of all databases, and reading the collections they come from."""
+    """Return the row of ``_mergeAuthzCollections``: change users and roles anywhere, read the source collections."""
     actions = ["createUser", "createRole", "grantRole", "revokeRole"]
     if request.get(b"drop"):
         actions += ["dropUser", "dropRole"]
@@ -292,7 +292,7 @@ def _merge_needs(request: Request) -> Needs:
 
 
 def _resource_of(document: Any) -> Resource:  # noqa: ANN401 - whatever a client sent
-    """Where a privilege is granted: on its database; on all if it is on more than one, or on buckets."""
+    """Return the database of a privilege; every database if it spans several or is on buckets."""
     is_of_one = isinstance(document, Mapping) and "system_buckets" not in document
     db = document.get("db") if is_of_one else None
     return Resource(db) if is_string(db) and db else ANY
@@ -304,7 +304,7 @@ def _full(request: Request, name: bytes) -> Resource:
 
 
 EVERYTHING: Final = Need(ANY_ACTION, CLUSTER)
-"""What the processes of the cluster have, and no role gives to users."""
+"""A privilege that members of the cluster have, and that no role grants to users."""
 
 _SAME_ON_CLUSTER: Final = (
     *("addShard", "removeShard", "listShards", "netstat", "shutdown", "getShardMap", "flushRouterConfig"),
@@ -319,7 +319,7 @@ _SAME_ON_COLLECTION: Final = (
     "compact",
 )
 SAME_FOR_COLLECTION: Final = frozenset({"find", "count", "distinct"})
-"""Commands that need nothing else than what they needed the last time on the same collection."""
+"""Commands whose needs depend on the collection alone, so that an earlier decision can be reused."""
 
 _OF_EVERYBODY: Final = (
     *("abortTransaction", "commitTransaction", "endSessions", "refreshSessions", "startSession", "logout"),
@@ -328,7 +328,7 @@ _OF_EVERYBODY: Final = (
     *("testVersions1And2", "killSessions", "listDatabases"),
 )
 _DISTURBING: Final = ("clearLog", "configureFailPoint", "logMessage", "waitForFailPoint")
-"""Test commands that disturb others. MongoDB lets everybody run them, even before a log-in."""
+"""Test commands that disturb others. MongoDB allows them to every client, even before a log-in."""
 
 _FOR_CLUSTER_ALONE: Final = ("_killOperations", "multicast")
 

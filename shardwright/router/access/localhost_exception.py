@@ -1,4 +1,4 @@
-"""The first user of a cluster: until there is one, a client on the same machine may create it without a log-in.
+"""The localhost exception: until a cluster has a user, a client on the same machine may create the first one.
 
 Only a connection through the loopback interface counts. UNIX sockets do not, because they may carry other machines'
 clients. Only one client at a time may create the first user.
@@ -17,10 +17,10 @@ _EXTERNAL: Final = "$external"
 
 
 class LocalhostException:
-    """Ends for good with the first user or role that the router sees, in whichever way.
+    """Decides whether the exception is in force. It ends for good once the router has seen a user or a role.
 
     Args:
-        users: of the cluster.
+        users: the users of the cluster.
     """
 
     def __init__(self, users: UserCache) -> None:
@@ -28,9 +28,9 @@ class LocalhostException:
         self._creating: tuple[ClientConnection, object] | None = None
 
     async def is_in_force(self, client: ClientConnection, request: Request) -> bool:
-        """Whether a client who has not logged in may create the first user, and so has any privilege.
+        """Whether a client without a log-in may create the first user, and so has every privilege.
 
-        While it creates the first user, the exception applies to no other client.
+        While one client creates the first user, the exception applies to no other client.
 
         Raises:
             CommandError: the config servers cannot be read.
@@ -38,11 +38,11 @@ class LocalhostException:
         if self._is_being_used() or not _is_from_this_machine(client.peer):
             return False
         if request.name == "createUser" and is_granted(request):
-            self._creating = client, client.state  # before the question: another answer to it would be too old
+            self._creating = client, client.state  # before the read, so that no other client passes during it
         return not await self._users.was_there_ever_anybody()
 
     def _is_being_used(self) -> bool:
-        """Whether the operation that was let in last still runs."""
+        """Whether the operation that was admitted last is still running."""
         if self._creating is None:
             return False
         client, operation = self._creating
@@ -50,7 +50,7 @@ class LocalhostException:
 
 
 def is_granted(request: Request) -> bool:
-    """Whether the exception is for it: ``createUser`` in admin or $external, with roles of admin; ``addShard``."""
+    """Whether the exception covers a request: ``addShard``, or ``createUser`` in admin or $external for admin roles."""
     if request.name == "addShard":
         return True
     if request.name != "createUser" or request.db not in (_ADMIN, _EXTERNAL):

@@ -1,11 +1,11 @@
-"""The log-in of one connection: a conversation that is going on, and who has logged in. Pure.
+"""The log-in state of one connection: its conversation in progress and its user. Pure.
 
-As in MongoDB a connection has one user. A new conversation ends an old one, and a failed one leaves the user logged
+As in MongoDB, a connection has one user. A new conversation ends an old one. After a failed one, the user stays logged
 in.
 
-`LogInCounts` are for the section ``security`` of serverStatus. As in MongoDB (``AuthCounter``) an attempt counts as
-``authenticate`` in any case; one that a client has begun within its hello also counts as
-``speculativeAuthenticate``, and one of a part of the cluster as ``clusterAuthenticate``.
+`LogInCounts` are for the section ``security`` of serverStatus. As in MongoDB (``AuthCounter``), every attempt counts as
+``authenticate``. An attempt inside a hello also counts as ``speculativeAuthenticate``, and an attempt of a cluster
+member as ``clusterAuthenticate``.
 """
 
 from collections.abc import Iterable
@@ -32,15 +32,15 @@ class _Count:
 
 
 _Counts = dict[str, _Count]
-"""Of one mechanism, by kind."""
+"""The counts of one mechanism, by kind."""
 
 
 class LogInAttempt:
-    """A log-in that has begun, and has been counted.
+    """A started log-in, counted at its creation.
 
     Args:
         counts: the counts of its mechanism.
-        is_speculative: it was begun within a hello.
+        is_speculative: whether it began inside a hello.
     """
 
     __slots__ = ("_counts", "_kinds")
@@ -53,11 +53,11 @@ class LogInAttempt:
             self._count_as(_SPECULATIVE)
 
     def is_of_cluster(self) -> None:
-        """It has turned out to be one of a part of the cluster."""
+        """Count the attempt as one by a cluster member."""
         self._count_as(_OF_CLUSTER)
 
     def succeed(self) -> None:
-        """It has succeeded."""
+        """Count the attempt as successful."""
         for kind in self._kinds:
             self._counts[kind].successful += 1
 
@@ -67,13 +67,13 @@ class LogInAttempt:
 
 
 class LogInCounts:
-    """The counts of this process.
+    """The log-in counts of this process.
 
     Args:
-        mechanisms: by which clients can log in.
+        mechanisms: the mechanisms that clients can log in with.
 
     Attributes:
-        mechanisms_asked: how many hellos have asked for the mechanisms of a user.
+        mechanisms_asked: the number of hellos that requested the mechanisms of a user.
     """
 
     def __init__(self, mechanisms: Iterable[str]) -> None:
@@ -81,11 +81,11 @@ class LogInCounts:
         self._by_mechanism = {name: _no_counts() for name in sorted(mechanisms)}
 
     def begin(self, mechanism: str, *, is_speculative: bool) -> LogInAttempt:
-        """Count an attempt; one by a mechanism that there is not counts nowhere."""
+        """Count an attempt. An attempt with an unknown mechanism is not counted."""
         return LogInAttempt(self._by_mechanism.get(mechanism, _no_counts()), is_speculative=is_speculative)
 
     def document(self) -> dict[str, Any]:
-        """The subsection ``authentication``."""
+        """Return the subsection ``authentication``."""
         return {
             "saslSupportedMechsReceived": Int64(self.mechanisms_asked),
             "mechanisms": {
@@ -107,14 +107,14 @@ CONVERSATION_ID = 1
 
 @dataclass(slots=True)
 class Conversation:
-    """A log-in that is going on.
+    """A SCRAM log-in in progress.
 
     Attributes:
-        user: who logs in.
-        user_id: tells that user from a later one of the same name.
-        steps: verifies the proof; None once it was verified, if the client still has to confirm.
-        skips_empty_exchange: the client need not confirm.
-        attempt: counts it.
+        user: the user to log in.
+        user_id: distinguishes that user from a later one of the same name.
+        steps: verifies the proof; None if the proof is verified and only the client's confirmation is missing.
+        skips_empty_exchange: whether the client need not confirm.
+        attempt: counts the log-in.
     """
 
     user: UserName
@@ -125,24 +125,24 @@ class Conversation:
 
 
 class LogInListener(Protocol):
-    """Is told that somebody has logged in or out."""
+    """Callback for log-ins and log-outs."""
 
     def __call__(self, *, is_logged_in: bool) -> None:
-        """It has happened."""
+        """Handle a log-in or a log-out."""
 
 
 @dataclass(slots=True)
 class Login:
-    """The state of a connection.
+    """The log-in state of a connection.
 
     Attributes:
-        changed: called at each authentication and logout; None without a listener.
-        user: who has logged in.
+        changed: called at each log-in and log-out; None without a listener.
+        user: the user that is logged in.
         user_id: as in `Conversation`.
         addresses: the client's and the server's address of the connection.
-        admitted: as whom the last request since the log-in was admitted, with the privileges of that moment.
-        attempt: who has begun to log in, and by which mechanism, for the audit log.
-        previous: who has logged out, for the audit log.
+        admitted: the user, with the privileges of that moment, as which the last request was admitted.
+        attempt: the user and mechanism of the last attempt to log in, for the audit log.
+        previous: the user that logged out last, for the audit log.
     """
 
     changed: LogInListener | None = None
@@ -155,7 +155,7 @@ class Login:
     previous: UserName | None = None
 
     def complete(self, user: UserName, user_id: bytes, addresses: Addresses) -> None:
-        """A user has proven to know the password.
+        """Log in a user who has authenticated.
 
         Args:
             user: the name.
@@ -163,7 +163,7 @@ class Login:
             addresses: the client's and the server's address.
 
         Raises:
-            CommandError: 5626701 or 5626702, somebody else is logged in.
+            CommandError: 5626701 or 5626702, another user is logged in.
         """
         present = self.user
         if present is not None and present != user:
@@ -183,13 +183,13 @@ class Login:
             self.changed(is_logged_in=True)
 
     def end(self) -> None:
-        """The user has logged out, or is no longer one."""
+        """Log the user out."""
         self.previous, self.user, self.admitted = self.user, None, None
         if self.changed is not None:
             self.changed(is_logged_in=False)
 
     def take_conversation(self) -> Conversation:
-        """The conversation, which ends unless it is put back.
+        """Remove and return the conversation in progress; the caller puts it back to continue it.
 
         Raises:
             CommandError: ProtocolError, there is none.
@@ -201,5 +201,5 @@ class Login:
 
 
 def authentication_failed() -> CommandError:
-    """The error of every log-in that fails, whatever the reason is."""
+    """Return the error of every failed log-in. It does not reveal the reason."""
     return CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")

@@ -1,7 +1,7 @@
-"""What a command needs: actions on resources. The vocabulary of the table in `command_needs`. Pure.
+"""Requirements of commands: actions on resources, the vocabulary of the table in `command_needs`. Pure.
 
-Users see and end their own operations and sessions without a privilege. Lists of databases and collections show to a
-user what it may do anything on.
+Users list and kill their own operations and sessions without a privilege. Lists of databases and collections show a
+user only those on which it may do anything.
 """
 
 import re
@@ -28,7 +28,7 @@ def may_see_database(privileges: Privileges, db: str) -> bool:
 
 
 def visible_collections(privileges: Privileges, db: str) -> dict[str, Any]:
-    """The query on ``listCollections`` that finds the collections of a database on which a user may do anything."""
+    """Return the ``listCollections`` filter for the collections on which a user may do anything."""
     names: set[str] = set()
     found: list[dict[str, Any]] = []
     for resource in privileges.resources():
@@ -49,7 +49,7 @@ def visible_collections(privileges: Privileges, db: str) -> dict[str, Any]:
 
 
 def _touches(resource: Mapping[str, Any], db: str) -> bool:
-    """Whether a resource of a privilege has something in a database."""
+    """Whether a privilege's resource includes something in a database."""
     if resource.get("anyResource"):
         return True
     if "collection" not in resource and "system_buckets" not in resource:
@@ -79,7 +79,7 @@ class Anything:
     db: str
 
     def is_met(self, privileges: Privileges) -> bool:
-        """Whether privileges allow something there."""
+        """Whether privileges allow any action in the database."""
         return may_see_database(privileges, self.db)
 
 
@@ -114,43 +114,43 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class OfThoseWho:
-    """What only those need who have a privilege: it would let them learn more than they may."""
+    """Extra requirement for users who hold the privilege `have` and could otherwise see too much."""
 
     have: Need
     requirement: Requirement
 
     def is_met(self, privileges: Privileges) -> bool:
-        """Whether privileges lack the one, or are enough."""
+        """Whether the privileges lack `have`, or also meet the requirement."""
         return not self.have.is_met(privileges) or self.requirement.is_met(privileges)
 
 
 Needs: TypeAlias = Iterable[Requirement]
 Row: TypeAlias = Callable[[Request], Needs]
-"""What a request needs. It raises CommandError for arguments that the command would refuse too."""
+"""Function from a request to its needs. It raises CommandError for arguments that the command would refuse too."""
 
 
 def nothing(_: Request) -> Needs:
-    """For commands that every user may run, or that decide by themselves what is the user's own."""
+    """Return no needs: every user may run the command, or the command itself checks ownership."""
     return ()
 
 
 def on_cluster(*actions: str) -> Row:
-    """Actions on the cluster."""
+    """Require actions on the cluster."""
     return lambda _: [Need(action, CLUSTER) for action in actions]
 
 
 def on_database(*actions: str) -> Row:
-    """Actions on the request's database."""
+    """Require actions on the request's database."""
     return lambda request: [Need(action, Resource(request.db)) for action in actions]
 
 
 def on_collection(*actions: str) -> Row:
-    """Actions on the collection that the command's first field names."""
+    """Require actions on the collection that the command's first field names."""
     return lambda request: [Need(action, Resource(request.db, request.collection)) for action in actions]
 
 
 def on_full_name(*actions: str) -> Row:
-    """Actions on the collection that the first field names with its database."""
+    """Require actions on the collection whose full name, with its database, is in the first field."""
 
     def needs(request: Request) -> Needs:
         db, _, collection = request.collection.partition(".")
@@ -160,19 +160,19 @@ def on_full_name(*actions: str) -> Row:
 
 
 def on_named_database(*actions: str) -> Row:
-    """Actions on the database that the first field names."""
+    """Require actions on the database that the first field names."""
     return lambda request: [Need(action, Resource(request.collection)) for action in actions]
 
 
 TO_END_OTHERS: Final = Need("killop", CLUSTER)
-"""What it takes to end operations of others."""
+"""Privilege required to kill operations of other users."""
 
 _CURRENT_OP: Final = "$currentOp"
 _PIPELINE: Final = b"pipeline"
 
 
 def shows_own_alone(argument: Any) -> bool:  # noqa: ANN401 - whatever a client sent
-    """Whether a ``$currentOp`` shows nothing but the user's own operations on the router.
+    """Whether a ``$currentOp`` shows only the user's own operations on the router.
 
     Args:
         argument: its specification, with all its fields.
@@ -183,23 +183,23 @@ def shows_own_alone(argument: Any) -> bool:  # noqa: ANN401 - whatever a client 
 
 
 def kill_op_needs(request: Request) -> Needs:
-    """The row of ``killOp``: the command itself finds out whose operation of this router has a number."""
+    """Return the row of ``killOp``. For an operation of this router, the command itself checks the owner."""
     opid = request.get(b"op")
     is_local = isinstance(opid, int | float | Decimal128) and not isinstance(opid, bool)
     return () if is_local else [TO_END_OTHERS]
 
 
 def of_user(user: UserName) -> dict[str, Any]:
-    """The stage that passes on a user's operations of those that run on a shard."""
+    """Return the stage that keeps a user's operations among the operations of a shard."""
     return {"$match": {"lsid.uid": Binary(user.digest)}}
 
 
 def with_own_operations(request: Request, user: UserName) -> Request:
-    """The request with a stage that lets pass the user's operations alone, if it does not ask shards for all.
+    """Add a stage that keeps only the user's operations, unless a ``$currentOp`` shows all users or is local.
 
     Args:
         request: an ``aggregate``.
-        user: who sends it.
+        user: the sender.
     """
     span = request.fields.get(_PIPELINE)
     if span is None or span[0] != ARRAY or _CURRENT_OP.encode() not in request.body:
@@ -213,22 +213,22 @@ def with_own_operations(request: Request, user: UserName) -> Request:
 
 
 LISTS_OF_SESSIONS: Final = ("$listLocalSessions", "$listSessions")
-"""The stages."""
+"""Stages that list sessions."""
 
 _MARK: Final = b"Sessions"
 
 
 def names_others(argument: Any) -> bool:  # noqa: ANN401 - whatever a client sent
-    """Whether one of the stages may list sessions of others than who sends it: no names mean one's own."""
+    """Whether a stage of `LISTS_OF_SESSIONS` may list sessions of other users; by default it lists one's own."""
     return not isinstance(argument, Mapping) or bool(argument.get("users") or argument.get("allUsers"))
 
 
 def with_own_sessions(request: Request, user: UserName) -> Request:
-    """The request with the user's name in the stage that it begins with, if that lists only the user's sessions.
+    """Add the user's name to a leading session list stage that lists only the user's own sessions.
 
     Args:
         request: an ``aggregate``.
-        user: who sends it.
+        user: the sender.
     """
     span = request.fields.get(_PIPELINE)
     if span is None or span[0] != ARRAY or _MARK not in request.body:

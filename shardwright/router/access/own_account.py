@@ -1,4 +1,4 @@
-"""What users may do about themselves without the privileges that it takes about others. Pure."""
+"""Operations that users may do on their own account without the privileges required for other accounts. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,10 +15,10 @@ _OTHER_FIELDS: Final = frozenset({b"roles", b"mechanisms", b"authenticationRestr
 
 
 def is_about_oneself(user: AuthorizedUser, name: str, request: Request) -> bool:
-    """Whether a user may run a command because it is about that user alone.
+    """Whether a user may run a command because it concerns only that user.
 
     Args:
-        user: who sends it.
+        user: the sender.
         name: the command, without aliases.
         request: the command.
     """
@@ -32,7 +32,7 @@ def is_about_oneself(user: AuthorizedUser, name: str, request: Request) -> bool:
 
 
 def _may_change(user: AuthorizedUser, request: Request) -> bool:
-    """Whether a user may change what a request changes of that user."""
+    """Whether a user may make the changes that an ``updateUser`` on that user contains."""
     actions = [action for name, action in _CHANGES.items() if name in request.fields]
     if not actions or not _OTHER_FIELDS.isdisjoint(request.fields):
         return False
@@ -40,13 +40,13 @@ def _may_change(user: AuthorizedUser, request: Request) -> bool:
 
 
 def _asked(request: Request) -> Iterable[Any]:
-    """What a question names; somebody who has no name if it names all."""
+    """Return the users or roles that the command names. A request for all of them yields one value without a name."""
     asked = request.get(request.name.encode())
     return asked if isinstance(asked, list) and asked else [asked]
 
 
 def _named(value: Any, db: str, field: str) -> tuple[str, str]:  # noqa: ANN401 - whatever a client sent
-    """The name and the database of a user or a role; empty if it is none."""
+    """Return the name and the database of a user or a role; empty strings if the value names neither."""
     if is_string(value):
         return value, db
     if isinstance(value, Mapping) and value.keys() == {field, "db"}:

@@ -1,9 +1,8 @@
-"""What pipelines need: the first stage decides about the collection itself, and each stage may name others. Pure.
+"""Privileges that pipelines require. The first stage determines the actions on the collection itself. Pure.
 
-Stages that are not in the tables are refused, so that a stage that reads more than its user may cannot be forgotten:
-as mongos refuses what it does not know, before it asks who sends it. A pipeline is judged with all the fields of its
-documents, also those whose names come again: MongoDB runs each pipeline of a ``$facet``, and a ``$lookup`` that
-names two collections ends a mongod.
+Unknown stages are refused, so that a stage that reads other collections cannot be overlooked. mongos, too, refuses
+unknown stages before it authorizes. All fields of a pipeline's documents count, also those with repeated names: MongoDB
+runs each pipeline of a ``$facet``, and a ``$lookup`` that names two collections crashes a mongod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "$planCacheStats": ("planCacheRead",),
     "$listCatalog": ("listCollections", "listIndexes"),
 }
-"""First stages that read no documents, and what they need on the collection instead."""
+"""First stages that read no documents, and the actions that they require on the collection instead of ``find``."""
 
 WITHOUT_NAMES: Final = frozenset(
     {
@@ -38,12 +37,12 @@ WITHOUT_USER: Final = {
     **dict.fromkeys(LISTS_OF_SESSIONS, Need("listSessions", CLUSTER)),
     "$currentOp": Need("inprog", CLUSTER),
 }
-"""What stages need as the first of a joined pipeline, where the user is not named to shards."""
+"""Needs of stages at the start of a joined pipeline, where shards do not receive the name of the user."""
 
 SOURCES: Final = frozenset(
     {*OF_COLLECTION, *LISTS_OF_SESSIONS, "$changeStream", "$currentOp", "$documents", "$shardedDataDistribution"}
 )
-"""Stages that can only be the first. Elsewhere the command fails, for those who may do what they need."""
+"""Stages that can only come first. Elsewhere the command fails, after the same privileges have been checked."""
 
 FOR_CLUSTER_ALONE: Final = frozenset(
     {
@@ -51,7 +50,7 @@ FOR_CLUSTER_ALONE: Final = frozenset(
         *("$operationMetrics", "$queue", "$setVariableFromSubPipeline"),
     }
 )
-"""Stages that MongoDB knows and no user may send, beside those that are called internal."""
+"""Stages that MongoDB knows and no user may send, in addition to the ``$_internal`` ones."""
 
 
 _UNKNOWN_STAGE: Final = 40324
@@ -61,7 +60,7 @@ _WRITES: Final = frozenset({"insert", "remove", "update"})
 
 
 def aggregate_needs(request: Request) -> Needs:
-    """The row of ``aggregate``."""
+    """Return the row of ``aggregate``."""
     pipeline = whole_pipeline(request)
     collection = next(iter(request.fields))
     name = request.get(collection)
@@ -73,20 +72,20 @@ def aggregate_needs(request: Request) -> Needs:
 
 
 def bypasses_validation(request: Request) -> bool:
-    """Whether a validator is bypassed; a value of another type than boolean and number counts as true."""
+    """Whether validation is bypassed. A value that is neither a boolean nor a number counts as true."""
     value = request.get(b"bypassDocumentValidation")
     return value is not None and value != 0
 
 
 def named_database(given: object, default: str) -> str:
-    """The database that a field of a document names.
+    """Return the database that a field of a document names.
 
     Args:
         given: the value of the field, None if it is absent or null.
         default: the database of the command.
 
     Raises:
-        CommandError: Unauthorized, it is not a name, so the database is uncertain.
+        CommandError: Unauthorized, the value is not a string, so the database is uncertain.
     """
     if given is None:
         return default
@@ -96,16 +95,16 @@ def named_database(given: object, default: str) -> str:
 
 
 def whole_pipeline(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
-    """The pipeline of a request, as `pipeline_needs` judges it; None if there is none."""
+    """Return the pipeline of a request with all fields, repeated ones included; None if there is none."""
     span = request.fields.get(b"pipeline")
     return None if span is None else decode_whole(request.body, span)
 
 
 def pipeline_needs(db: str, collection: str | None, given: Any) -> list[Need]:  # noqa: ANN401 - whatever a client sent
-    """What a pipeline on a collection needs; without a collection it is on the database.
+    """Return the needs of a pipeline on a collection, or on the database if there is no collection.
 
     Raises:
-        CommandError: Unauthorized, it has a stage that no user may send; 40324, one that MongoDB does not know.
+        CommandError: Unauthorized, a stage that no user may send; 40324, a stage that MongoDB does not know.
     """
     if any(_is_internal(name) for name in _names(given)):
         raise _not_authorized()
@@ -114,7 +113,7 @@ def pipeline_needs(db: str, collection: str | None, given: Any) -> list[Need]:  
 
 
 def _source_needs(db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
-    """What the first stage needs, which may read something else than the documents of the collection."""
+    """Return the needs of the first stage, which may read something else than the collection's documents."""
     first, argument = _split(pipeline[0]) if pipeline else ("", None)
     source = Resource(db, collection)
     if first in SOURCES:
@@ -195,17 +194,17 @@ def _target_needs(db: str, name: str, argument: Any) -> Iterator[Need]:  # noqa:
     if name == "$merge" and isinstance(argument, Mapping):
         if argument.get("whenMatched") == "fail":
             actions.remove("update")
-        list(_stage_needs(db, None, _stages(argument.get("whenMatched"))))  # what may be there needs nothing
+        list(_stage_needs(db, None, _stages(argument.get("whenMatched"))))  # refuses stages; allowed ones need nothing
         if argument.get("whenNotMatched") == "discard":
             actions.remove("insert")
     yield from (Need(action, target) for action in actions)
 
 
 def _target_database(given: object, default: str) -> str:
-    """The database that the target of a ``$merge`` names.
+    """Return the database of a ``$merge`` or ``$out`` target.
 
     Raises:
-        CommandError: TypeMismatch, as a mongod has it before it asks who sends it.
+        CommandError: TypeMismatch, which a mongod, too, raises before it authorizes.
     """
     if given is not None and not is_string(given):
         text = f"BSON field 'into.db' is the wrong type '{type_name_of(given)}', expected type 'string'"
@@ -214,10 +213,10 @@ def _target_database(given: object, default: str) -> str:
 
 
 def _refuse_unless_named(out: Mapping[str, Any]) -> None:
-    """Refuse what a mongod takes for no collection, before it asks who sends it.
+    """Refuse an ``$out`` document that does not name a collection, as a mongod does before it authorizes.
 
     Raises:
-        CommandError: 16994, it has other fields; 13111, one of them is not a string.
+        CommandError: 16994, other fields than two; 13111, one of them is not a string.
     """
     if len(out) != 2 or not {"db", "coll"} <= out.keys() or (isinstance(out, WholeDocument) and out.repeated):
         raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
@@ -227,7 +226,7 @@ def _refuse_unless_named(out: Mapping[str, Any]) -> None:
 
 
 def _refuse_repeated(path: str, document: Mapping[str, Any]) -> None:
-    """Refuse a document that has two fields of a name: it might be judged by one and executed by the other.
+    """Refuse a document with a repeated field name: the check might use one value and the execution the other.
 
     Raises:
         CommandError: 40413.
@@ -237,7 +236,7 @@ def _refuse_repeated(path: str, document: Mapping[str, Any]) -> None:
 
 
 def _stages(pipeline: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - whatever a client sent
-    """The stages of a pipeline; what is none is left for the command to refuse."""
+    """Return the stages of a pipeline without malformed ones, which the command itself will refuse."""
     return [stage for stage in pipeline if isinstance(stage, Mapping) and stage] if isinstance(pipeline, list) else []
 
 

@@ -1,10 +1,12 @@
-"""Log-ins by SCRAM at the router, with credentials from the config servers.
+"""SCRAM log-ins at the router, with credentials from the config servers.
 
-Nothing tells apart a wrong password, an unknown user and a mechanism for which a user has no credentials: each gets a
-salt and fails at the proof, after the same work. So only credentials are read at first, one small reply of the config
-servers, and what a user may do when the password is proven. The salt of an unknown user is made from the name and the
-cluster's key, so that it is the same each time and on each router, as a user's salt is. Without a key, the router's
-own private key has to do, and the salt is the same on routers with the same certificate.
+Clients cannot distinguish a wrong password, an unknown user, and a mechanism for which a user has no credentials. Each
+receives a salt and fails at the proof, after the same work. Therefore only credentials are read first, in one small
+reply of the config servers; privileges are read after the proof.
+
+The salt of an unknown user is derived from the name and the cluster's key, so that it is constant across attempts and
+routers, as a real user's salt is. Without a key, it is derived from the router's private key, and is constant across
+routers with the same certificate.
 """
 
 import hmac
@@ -35,11 +37,11 @@ _EXTERNAL: Final = "$external"
 
 
 class ScramLogin:
-    """Holds the conversations of all connections.
+    """Runs the SCRAM conversations of all connections.
 
     Args:
-        users: the users.
-        auth: how parts of the cluster log in.
+        users: the users of the cluster.
+        auth: how members of the cluster log in.
         counts: of log-ins.
     """
 
@@ -62,16 +64,16 @@ class ScramLogin:
         is_speculative: bool = False,
         known: Account | None = None,
     ) -> bytes:
-        """Begin a conversation; returns the payload of the answer.
+        """Begin a conversation; return the payload of the reply.
 
         Args:
-            login: of the connection.
-            db: of the user.
-            mechanism_name: which the client has chosen.
+            login: the connection's log-in state.
+            db: the user's database.
+            mechanism_name: the mechanism that the client chose.
             payload: the client's first message.
             skips_empty: whether the client need not confirm the end.
-            is_speculative: the mechanism is a guess of the client, who must learn if the user has another one.
-            known: what has been read within the same request, of that user or another.
+            is_speculative: whether the mechanism is a guess; it fails at once if the user has no credentials for it.
+            known: an account that was already read within the same request, of that user or another.
 
         Raises:
             CommandError: MechanismUnavailable, AuthenticationFailed, or the config servers cannot be read.
@@ -101,11 +103,11 @@ class ScramLogin:
     async def go_on(
         self, login: Login, conversation_id: int, payload: bytes, addresses: Addresses
     ) -> tuple[bytes, bool]:
-        """Continue a conversation; returns the payload of the answer, and whether it has ended.
+        """Continue a conversation; return the payload of the reply, and whether the conversation has ended.
 
         Args:
-            login: of the connection.
-            conversation_id: which the client believes to continue.
+            login: the connection's log-in state.
+            conversation_id: the client's conversation id.
             payload: the client's message.
             addresses: for `Restrictions.are_met`.
 
@@ -140,7 +142,7 @@ class ScramLogin:
         return proof, True
 
     async def account_of(self, name: UserName) -> Account:
-        """How somebody may log in by SCRAM.
+        """Return the SCRAM account of a user, of the cluster itself or of an unknown name.
 
         Raises:
             CommandError: the config servers cannot be read.
@@ -153,7 +155,7 @@ class ScramLogin:
         return await self._users.account_of(name)
 
     async def _credentials_of_system(self) -> list[Credentials]:
-        """The credentials of each key, with the salt of this process, so that peers derive their keys once."""
+        """Return the credentials of each key. One salt per process is used, so that peers derive their keys once."""
         if not self._system_credentials:
             mechanism = Mechanism.SHA_256
             self._system_credentials = [
@@ -165,17 +167,17 @@ class ScramLogin:
         return self._system_credentials
 
     def _credentials_of_nobody(self, name: UserName, mechanism: Mechanism) -> Credentials:
-        """Credentials without a valid proof, so that verifying one takes as long as with others."""
+        """Make credentials that no proof matches, so that verification takes as long as with real ones."""
         text = f"{mechanism.value}\0{name.db}\0{name.user}".encode()
         salt = hmac.digest(self._auth.secret, text, "sha256")[: mechanism.salt_bytes]
         unknown = (secrets.token_bytes(mechanism.key_bytes) for _ in range(2))
         return Credentials(mechanism, salt, mechanism.iterations, *unknown)
 
     async def _check_restrictions(self, name: UserName, user_id: bytes, addresses: Addresses) -> None:
-        """Read what a user who has proven the password may do, and from where.
+        """Check that a user who has proven the password still exists and may connect from these addresses.
 
         Raises:
-            CommandError: AuthenticationFailed, not from here; the config servers cannot be read.
+            CommandError: AuthenticationFailed, or the config servers cannot be read.
         """
         user = await self._users.read(name)
         if user is None or user.user_id != user_id:
@@ -193,15 +195,15 @@ def _complete(login: Login, conversation: Conversation, addresses: Addresses) ->
 
 
 def log_failure(name: UserName, reason: str) -> None:
-    """Say in the log why a log-in failed; the client must not learn it."""
+    """Log why a log-in failed. The reason must not reach the client."""
     logger.info("Authentication failed", user=name.user[:_NAME_CHARACTERS_SHOWN], db=name.db, error=reason)
 
 
 def _checked_mechanism(name: str, db: str) -> Mechanism:
-    """The mechanism of a name.
+    """Return the mechanism with a name.
 
     Raises:
-        CommandError: MechanismUnavailable, there is none of that name, or not for users of that database.
+        CommandError: MechanismUnavailable, the mechanism is unknown or not available to users of that database.
     """
     mechanism = MECHANISMS.get(name)
     if name == WITH_CERTIFICATE or (mechanism is not None and db == _EXTERNAL):

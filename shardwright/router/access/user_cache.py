@@ -1,13 +1,13 @@
 """Cache of the users who have logged in here, and of their privileges.
 
-A description is valid for `seconds_max`, so changes through other routers take effect within that time. A task
-refreshes the descriptions in use before they expire. The next operation of a user refreshes all others, and each one
-after a change through this router. If no config server can be read, the old description stays valid: an outage of
-the config servers must not lock users out or delay their operations. A mongos does the same for users who are logged
-in, but lets none log in.
+A cached user is valid for `seconds_max`, so changes through other routers take effect within that time. A task
+refreshes the users in use before they expire. Any other expired user, or any user after a change through this router,
+is refreshed by its next operation. If no config server can be read, cached users stay valid: an outage of the config
+servers must not lock users out or delay their operations. A mongos does the same for users who are logged in, but
+rejects log-ins.
 
-Once a router has seen a user or a role, strangers may not create the first one (`AnybodySeen`). All processes of a
-router know what one of them has seen, also those that are started later.
+Once a router has seen a user or a role, the localhost exception has ended (`AnybodySeen`). All processes of a router
+share that knowledge, including processes that start later.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ from shardwright.wire.logger import get_logger
 
 
 class AnybodySeen:
-    """Remembers it until the router ends.
+    """Flag that the cluster has a user or a role; lasts until the router ends.
 
     Args:
         directory: a directory that the router's processes share; None for a router of one process.
@@ -41,7 +41,7 @@ class AnybodySeen:
         self._is_true = False
 
     def note(self) -> None:
-        """There is a user or a role."""
+        """Set the flag."""
         if not self._is_true:
             self._is_true = True
             if self._mark is not None:
@@ -49,7 +49,7 @@ class AnybodySeen:
 
     @property
     def is_true(self) -> bool:
-        """Whether any process of the router has noted it."""
+        """Whether any process of the router has set the flag."""
         if not self._is_true and self._mark is not None:
             self._is_true = self._mark.exists()
         return self._is_true
@@ -58,14 +58,14 @@ class AnybodySeen:
 logger = get_logger("router.access")
 
 USERS_MAX: Final = 1000
-"""Users kept; the one that logged in longest ago is forgotten."""
+"""Maximum number of cached users; the user read longest ago is evicted."""
 
 _GOOD_SECONDS: Final = 1.0
-"""Time for which a connection uses a description without asking the cache. Descriptions are refreshed earlier by this
-time, and a lower `seconds_max` takes effect after it."""
+"""Time for which a connection uses a user without checking the cache. Users are refreshed this much earlier, and a
+lower `seconds_max` takes effect after this time."""
 
 _PROBE_SECONDS: Final = 10.0
-"""Interval of the reads while no user is cached. They show whether the config servers answer."""
+"""Interval of the reads while no user is cached. They show whether the config servers respond."""
 
 _OUTDATED_PATIENCE_SECONDS: Final = 2.0
 """Longest wait of an operation for the refresh of its outdated user."""
@@ -76,10 +76,8 @@ class _KeptUser:
     """The result of one read of a user.
 
     Attributes:
-        user: what the user may do.
-        account: how the user logs in.
-        generation: of the cache when the read began.
-        read_at: when it began, by `trio.current_time`.
+        generation: the generation of the cache when the read began.
+        read_at: when the read began, by `trio.current_time`.
     """
 
     user: AuthorizedUser
@@ -89,11 +87,12 @@ class _KeptUser:
 
 
 class UserCache:
-    """The users by name. `run` must be running while it is used.
+    """The users by name. `run` must be running while the cache is used.
+
+    Methods that return a user raise CommandError if the config servers cannot be read and the user is not cached.
 
     Args:
-        catalog: the config servers.
-        seconds_max: returns how old a description may be while the config servers answer.
+        seconds_max: returns the maximum age of a cached user while the config servers respond.
         seen: records that a user exists.
         nursery: for reads.
     """
@@ -112,11 +111,11 @@ class UserCache:
 
     @property
     def may_log_in(self) -> bool:
-        """Whether any user can log in: users are kept, or the config servers have answered the latest question."""
+        """Whether any user can log in: users are cached, or the latest read of the config servers succeeded."""
         return bool(self._kept) or self._has_answer
 
     async def run(self) -> None:
-        """Read users again before they are too old, until cancelled."""
+        """Refresh users before they expire, until cancelled."""
         backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
         while True:
             if await self._refresh():
@@ -126,7 +125,7 @@ class UserCache:
                 await backoff.pause()
 
     def fresh(self, name: UserName) -> AuthorizedUser | None:
-        """The cached description of a user, unless it is outdated."""
+        """Return a cached user, unless it is outdated."""
         if name == SYSTEM:
             return SYSTEM_USER
         kept = self._kept.get(name)
@@ -136,11 +135,7 @@ class UserCache:
         return kept.user
 
     async def find(self, name: UserName) -> AuthorizedUser | None:
-        """The description of a user, read again first if it is outdated; None if there is no such user.
-
-        Raises:
-            CommandError: the config servers cannot be read, and nothing is known of the user.
-        """
+        """Return a user, refreshed if outdated; None if there is no such user."""
         user = self.fresh(name)
         if user is None:
             user = await self._newest(name, _OUTDATED_PATIENCE_SECONDS)
@@ -149,19 +144,11 @@ class UserCache:
         return user
 
     async def read(self, name: UserName) -> AuthorizedUser | None:
-        """As `find`, but from the config servers, unless they do not answer in time.
-
-        Raises:
-            CommandError: as `find`.
-        """
+        """Read a user from the config servers; fall back to the cache if they do not respond in time."""
         return await self._newest(name)
 
     async def account_of(self, name: UserName) -> Account:
-        """The credentials of a user, from the config servers if they answer, so that a changed password counts at once.
-
-        Raises:
-            CommandError: the config servers cannot be read, and nothing is known of the user.
-        """
+        """Read the credentials of a user from the config servers if they respond, so that a changed password counts."""
         read = partial(self._account_reads.run_after_now, name, partial(self._read_account, name))
         kept = self._kept.get(name)
         if kept is None:
@@ -180,16 +167,16 @@ class UserCache:
         return self._seen.is_true
 
     def forget(self) -> None:
-        """Read everything again when it is next needed, because a user or a role was changed."""
+        """Expire all cached users because a user or a role was changed."""
         self._generation += 1
         for kept in self._kept.values():
             kept.user.good_until = 0.0
 
     async def _refresh(self) -> bool:
-        """Read the users in use that will soon be outdated, one after the other.
+        """Refresh the users in use that will soon be outdated, one after the other.
 
         Returns:
-            Whether the config servers answer, as far as they were asked.
+            Whether the config servers responded to all reads.
         """
         if not self._kept:
             probe = partial(self._account_reads.run, SYSTEM, partial(self._read_account, SYSTEM))
@@ -236,11 +223,7 @@ class UserCache:
         return Account.from_documents(name, await self._documents(name))
 
     async def _documents(self, name: UserName, **shown: bool) -> list[dict[str, object]]:
-        """The answer about a user: one document with credentials, or none.
-
-        Raises:
-            CommandError: the config servers cannot be read.
-        """
+        """Read the ``usersInfo`` of a user: one document with credentials, or none."""
         question = {"usersInfo": [name.to_document()], "showCredentials": True, **shown}
         try:
             documents: list[dict[str, object]] = (await self._catalog.ask(question))["users"]
