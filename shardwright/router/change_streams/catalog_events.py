@@ -1,8 +1,8 @@
-"""Events about collections and databases rather than documents, without I/O.
+"""Events about collections and databases rather than documents. No I/O.
 
-What is done on each shard, to drop a sharded collection for example, is an event on each of them. One is enough for
-clients: the one of the primary shard of the database, where a genuine cluster has it too. Of changes of indexes and
-options a genuine cluster shows one from each shard that owns a part of the collection.
+A change that every shard makes, for example the drop of a sharded collection, is an event on each of them. Clients
+receive only the event of the database's primary shard, as in a genuine cluster. For changes of indexes and options, a
+genuine cluster shows one event from each shard that owns a part of the collection.
 """
 
 from functools import lru_cache
@@ -23,7 +23,7 @@ CATALOG_EVENTS: Final = frozenset(
 )
 
 OF_EACH_OWNER: Final = frozenset({"createIndexes", "dropIndexes", "modify"})
-"""Those that clients see from every shard that owned a part of the collection."""
+"""Catalog events that clients receive from every shard that owned a part of the collection."""
 
 MODIFY: Final = "modify"
 DESCRIPTION: Final = b"operationDescription"
@@ -31,18 +31,18 @@ _NO_DESCRIPTION: Final = element(DESCRIPTION, OBJECT, EMPTY_DOCUMENT)
 
 
 def operation_type(event: bytes) -> str:
-    """The ``operationType`` of a raw event, empty if it has none."""
+    """Return the ``operationType`` of a raw event, empty if it has none."""
     span = find(event, b"operationType")
     return str(decode_value(event, span)) if span is not None and span[0] == STRING else ""
 
 
 def changes_nothing(event: bytes) -> bool:
-    """Whether a raw event is about a ``collMod`` without effect, such as marks that a collection was sharded."""
+    """Whether a raw event is about a ``collMod`` without effect, such as the marks of ``shardCollection``."""
     return _NO_DESCRIPTION in event and operation_type(event) == MODIFY
 
 
 def database_of(event: bytes) -> str:
-    """The database that a raw event is about, empty if it is about none."""
+    """Return the database that a raw event is about, empty if it is about none."""
     namespace = find(event, b"ns")
     if namespace is None or namespace[0] != OBJECT:
         return ""
@@ -51,7 +51,7 @@ def database_of(event: bytes) -> str:
 
 
 def namespace_of(event: bytes) -> str:
-    """``db.collection`` that a raw event is about, empty if it is not about a collection."""
+    """Return the full collection name that a raw event is about, empty if it is not about a collection."""
     span = find(event, b"ns")
     if span is None or span[0] != OBJECT:
         return ""
@@ -59,14 +59,14 @@ def namespace_of(event: bytes) -> str:
 
 
 def is_end_of_resharding(event: bytes) -> bool:
-    """Whether an event says that a shard has put the documents of a resharded collection in their place."""
+    """Whether an event is the rename of a shard's temporary resharding collection to its final name."""
     namespace = namespace_of(event)
     return bool(namespace) and is_temporary(Namespace.parse(namespace))
 
 
 @lru_cache(maxsize=256)
 def _joined(namespace: bytes) -> str:
-    """``db.collection`` of an event's ``ns``. Most events of a stream are about few collections."""
+    """Join an event's ``ns``. Most events of a stream are about few collections, so the result is cached."""
     fields = index(namespace)
     db, collection = fields.get(b"db"), fields.get(b"coll")
     if db is None or collection is None or db[0] != STRING or collection[0] != STRING:

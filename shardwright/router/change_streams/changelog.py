@@ -1,16 +1,16 @@
-"""What the changelog of the config servers says about events: whose count, and which are older than the sharding.
+"""The config servers' changelog as a source about events: duplicates, and events that precede the sharding.
 
-Of a change that is made on several shards, the event of the database's primary shard at that time counts; for indexes
-and options of a sharded collection, all shards that owned chunks: others may have received them with a chunk. Of a
-database that has been dropped, the changelog of the config servers says which shard was its primary.
+If several shards make the same change, the event of the database's primary shard at that time is passed on. For indexes
+and options of a sharded collection, the events of all shards that owned chunks are: others may have received the
+change with a chunk. For a dropped database, the changelog records its last primary shard.
 
-An entry of the catalog has the time of its last change of shape, which may be later than `shardCollection`: after
-`refineCollectionShardKey` it has another one. The changelog tells the two apart, as the shard daemon enters there the
-time before it shards a collection. Without such an entry, what precedes the time in the catalog counts as unsharded.
+The catalog entry of a collection has the time of its last change of shape. After `refineCollectionShardKey` that is
+later than the time of `shardCollection`. The changelog distinguishes the two, because the shard daemon enters the time
+before it shards a collection. Without such an entry, everything before the catalog's time counts as unsharded.
 
-Of ``shardCollection`` (``showExpandedEvents``) the oplogs have only a mark: a ``modify`` event that changes nothing, on
-the primary shard of the database. The changelog has an entry from before and one from after it; an event between them
-is not a user's.
+The oplogs record ``shardCollection`` (``showExpandedEvents``) only as a mark: a ``modify`` event without effect on the
+primary shard of the database. The changelog has one entry from before and one from after the mark. Such an event
+between the two does not come from a user's ``collMod``.
 """
 
 from collections.abc import Collection, Mapping
@@ -55,11 +55,10 @@ _CREATED_AT = "details.databaseVersion.timestamp"
 
 
 class CatalogOwner:
-    """Decides which events only repeat another shard's.
+    """Detects catalog events that duplicate another shard's event.
 
     Args:
-        catalog: the config servers.
-        routing: knows where collections are and were.
+        routing: current and earlier placements of collections.
     """
 
     def __init__(self, catalog: CatalogClient, routing: RoutingCache) -> None:
@@ -68,21 +67,17 @@ class CatalogOwner:
         self._repeating: set[str] = set()
 
     async def is_repetition(self, event: Event, operation_type: str) -> bool:
-        """Whether the event is to be left out, because another shard's event is about the same change, or none is due.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Whether to omit the event: another shard's event covers the same change, or clients must not see any."""
         if operation_type not in CATALOG_EVENTS:
             return False
         if operation_type == INVALIDATE:
-            # It follows the event that it is about.
+            # The invalidate event follows the event that invalidates the stream.
             is_repetition = event.source in self._repeating
             self._repeating.discard(event.source)
             return is_repetition
         self._repeating.discard(event.source)
         if is_end_of_resharding(event.document):
-            # For clients the collection is the same as before, though the shards have renamed another one to its name.
+            # To clients it is the same collection as before, although the shards renamed another one to its name.
             self._repeating.add(event.source)
             return True
         if operation_type in OF_EACH_OWNER and not changes_nothing(event.document):
@@ -93,7 +88,10 @@ class CatalogOwner:
         return owner != event.source
 
     async def _owners(self, event: Event) -> Collection[str]:
-        """The shards that owned a part of an event's collection at that time; of an unsharded one the primary shard."""
+        """Return the shards that owned a part of an event's collection at that time.
+
+        For an unsharded collection that is the primary shard of the database.
+        """
         routing = await self._routing.find(namespace_of(event.document), is_sharding_confirmed=True)
         table, time = None if routing is None else routing.table, event.token.time
         if table is None or table.collection.uuid != event.token.collection_uuid or time < table.collection.timestamp:
@@ -106,10 +104,10 @@ class CatalogOwner:
             return table.shards
 
     async def _owner(self, db: str, event: Event) -> str:
-        """The primary shard that a database had at the time of an event.
+        """Return the primary shard of a database at the time of an event.
 
-        A database that was dropped and created again may have another one. The shard of the event itself if there is
-        no trace of the database.
+        A database that was dropped and created again may have another primary shard now. Without any trace of the
+        database, return the shard of the event.
         """
         time = event.token.time
         entry = await self._catalog.read(read_database(db))
@@ -122,7 +120,7 @@ class CatalogOwner:
         return event.source if entry is None else entry.primary
 
     async def _before_moves(self, db: str, time: Timestamp) -> str | None:
-        """The primary shard at a time from which the database has been moved since; None if it has not."""
+        """Return the shard from which the database was moved first since a time; None if it was not moved."""
         later = {"what": _MOVED, "ns": db, _MOVED_AT: {"$gte": time}}
         moved = await self._catalog.find("changelog", later, sort={_MOVED_AT: 1})
         return str(decode_document(moved[0])["details"]["from"]) if moved else None
@@ -139,8 +137,7 @@ class UnshardedTimes:
     """Compares events of one stream with the times at which their collections were sharded.
 
     Args:
-        catalog: the config servers.
-        routing: knows what is sharded.
+        routing: the current routing tables.
     """
 
     def __init__(self, catalog: CatalogClient, routing: RoutingCache) -> None:
@@ -149,22 +146,14 @@ class UnshardedTimes:
         self._ends: dict[Incarnation, Timestamp] = {}
 
     async def has(self, namespace: str, token: ResumeToken) -> bool:
-        """Whether an event is from before its collection was sharded; false if that is not sharded.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Whether an event precedes the sharding of its collection; false if the collection is not sharded."""
         routing = await self._routing.find(namespace)
         if routing is None or routing.table is None:
             return False
         return await self.of_collection_have(routing.table.collection, token)
 
     async def of_collection_have(self, collection: ShardedCollection, token: ResumeToken) -> bool:
-        """As `has`, for an event of a collection that is sharded now.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Do the same as `has` for an event of a collection that is sharded now."""
         if token.collection_uuid != collection.uuid or token.time > collection.timestamp:
             return False
         return token.time <= await self._end(collection)
@@ -176,7 +165,7 @@ class UnshardedTimes:
             read = find_in_catalog("changelog", query, sort=_NEWEST_FIRST)
             found = await self._catalog.read(read, as_of=self._catalog.clock.time.cluster_time)
             marked = (decode_document(each)["details"]["markedAfter"] for each in found)
-            # A later one belongs to an attempt to shard it again.
+            # A later mark belongs to another attempt to shard the collection.
             self._ends[key] = next((time for time in marked if time <= collection.timestamp), collection.timestamp)
         return self._ends[key]
 
@@ -188,11 +177,10 @@ _OF_MODIFY: Final = frozenset({b"stateBeforeChange"})
 
 
 class ShardingEvents:
-    """Recognizes the marks.
+    """Recognizes the marks of ``shardCollection``.
 
     Args:
-        catalog: the config servers.
-        routing: knows what is sharded.
+        routing: the current routing tables.
     """
 
     def __init__(self, catalog: CatalogClient, routing: RoutingCache) -> None:
@@ -200,18 +188,14 @@ class ShardingEvents:
         self._routing = routing
 
     async def shown(self, event: Event) -> Event:
-        """The event that clients see: ``shardCollection`` for a mark, any other event itself.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Return the event for clients: ``shardCollection`` for a mark, any other event unchanged."""
         if not changes_nothing(event.document):
             return event
         request = await self._request(namespace_of(event.document), event)
         return event if request is None else replace(event, document=_as_sharding(event.document, request))
 
     async def _request(self, namespace: str, event: Event) -> Mapping[str, Any] | None:
-        """The fields of the command that sharded the collection at the time of an event; None if none did."""
+        """Return the fields of the command that was sharding the collection at the time of an event, if any."""
         time = event.token.time
         begun = await self._last(_BEGUN, namespace, {"details.markedAfter": {"$lt": time}}, {"details.markedAfter": -1})
         if begun is None:
@@ -220,7 +204,7 @@ class ShardingEvents:
         done = await self._last(_DONE, namespace, {"details.markedUntil": {"$gt": after}}, {"details.markedUntil": 1})
         if done is not None:
             is_mark = time <= done["details"]["markedUntil"]
-        else:  # it is being sharded now, or that failed
+        else:  # sharding is in progress, or has failed
             routing = await self._routing.find(namespace, is_sharding_confirmed=True)
             is_mark = routing is not None and routing.table is not None
         request: Mapping[str, Any] = begun["details"]["request"]
@@ -229,7 +213,7 @@ class ShardingEvents:
     async def _last(
         self, what: str, namespace: str, query: Mapping[str, Any], sort: Mapping[str, int]
     ) -> Mapping[str, Any] | None:
-        """The first entry of the changelog in an order, as new as anything that is known."""
+        """Return the first changelog entry in a sort order, read at the newest known cluster time."""
         read = find_in_catalog("changelog", {"what": what, "ns": namespace, **query}, sort=sort)
         found = await self._catalog.read(read, as_of=self._catalog.clock.time.cluster_time)
         return decode_document(found[0]) if found else None

@@ -1,4 +1,4 @@
-"""The commands that a change stream runs in the cluster to complete its events."""
+"""Commands of a change stream to the cluster, by which it completes its events."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -31,12 +31,12 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
 _EVALUATED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""How much of events goes into one command; one event may be larger."""
+"""Maximum size of the events in one command; a single event may be larger."""
 
 _COLLECTION_IS_GONE: Final = (ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch)
 
 _EXPIRATIONS: Final = ("md.indexes.spec.expireAfterSeconds", "md.options.expireAfterSeconds")
-"""Where ``$listCatalog`` shows that documents of a collection expire."""
+"""Fields of ``$listCatalog`` that show that documents of a collection expire."""
 
 _LOOKUPS_AT_ONCE_MAX: Final = 8
 
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 async def look_up_each(keys: Sequence[K], look_up: Callable[[K], Awaitable[T]]) -> list[T]:
-    """Look up something for each key, several at a time; returns what was found, in the order of the keys.
+    """Run a look-up for each key, several at a time; return the results in the order of the keys.
 
     Raises:
-        CommandError: the first failure, once all have ended.
+        CommandError: the first failure, once all look-ups have ended.
     """
     found: dict[int, T] = {}
     failures: list[CommandError] = []
@@ -76,9 +76,8 @@ class Commands:
     """Runs commands for one stream.
 
     Args:
-        context: of the router.
         client: the connection that opened the stream.
-        variables: raw elements without which the client's stages do not mean the same: ``let`` and ``collation``.
+        variables: the raw elements ``let`` and ``collation`` of the client's command, which its stages depend on.
     """
 
     def __init__(self, context: RouterContext, client: ClientConnection, variables: bytes = b"") -> None:
@@ -87,17 +86,15 @@ class Commands:
         self._variables = variables
 
     async def find(self, namespace: str, key: bytes, token: ResumeToken) -> dict[str, bytes]:
-        """The documents with a key as a majority has them at the time of an event or later, by their shards.
+        """Return the documents with a key, by shard, as of the event's time or later and majority-committed.
 
-        Empty if they, or their collection, are gone. A shard has at most one, as the key has the ``_id``.
+        The result is empty if the documents or their collection are gone. A shard has at most one such document,
+        because the key includes ``_id``.
 
         Args:
-            namespace: of the collection.
-            key: its raw ``documentKey``.
-            token: of the event, which identifies the collection: there may be another one of that name now.
-
-        Raises:
-            CommandError: a shard failed.
+            namespace: the collection.
+            key: the raw ``documentKey``.
+            token: of the event. Its UUID excludes another collection that has the same name now.
         """
         db, _, collection = namespace.partition(".")
         command = {
@@ -135,13 +132,13 @@ class Commands:
 
         Args:
             shard_id: the shard.
-            namespace: of the collection.
-            key: the document's raw ``documentKey``.
+            namespace: the collection.
+            key: the raw ``documentKey``.
             token: of an event of the collection.
             time: the time to read at.
 
         Raises:
-            CommandError: SnapshotTooOld and StaleChunkHistory, that time is not kept any more; or the shard failed.
+            CommandError: SnapshotTooOld and StaleChunkHistory, the history no longer reaches back to that time.
         """
         db, _, collection = namespace.partition(".")
         command = {
@@ -164,11 +161,7 @@ class Commands:
         return any(CursorReply.of(reply).documents() for reply in replies)
 
     async def may_expire(self, shard_id: str, namespace: str) -> bool:
-        """Whether a shard's TTL monitor deletes documents of a collection.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Whether a shard's TTL monitor deletes documents of a collection."""
         db, _, collection = namespace.partition(".")
         expiring = [{path: {"$exists": True}} for path in _EXPIRATIONS]
         pipeline = [{"$listCatalog": {}}, {"$match": {"$or": expiring}}, {"$project": {"_id": 0, "name": 1}}]
@@ -185,18 +178,15 @@ class Commands:
         *,
         at_time: Timestamp | None = None,
     ) -> list[bytes]:
-        """Documents that a shard has, orphans too, as a majority has them at the time of an event or later.
+        """Return documents of a shard, orphans included, as of the event's time or later and majority-committed.
 
         Args:
             shard_id: the shard.
             namespace: the collection.
-            query: the filter, maybe raw.
+            query: the filter, possibly raw.
             projection: the fields to return.
             token: of the event.
-            at_time: the time to read at instead.
-
-        Raises:
-            CommandError: the shard failed.
+            at_time: a time to read at instead of the event's.
         """
         db, _, collection = namespace.partition(".")
         command = {
@@ -211,11 +201,10 @@ class Commands:
         return await self._all(await self._send(shard_id, bson.encode(command)))
 
     async def evaluate(self, documents: Sequence[bytes], stages: Sequence[bytes]) -> list[bytes]:
-        """What stages make of documents, according to some shard's mongod.
+        """Evaluate stages on documents by the mongod of any shard.
 
         Raises:
-            CommandError: BSONObjectTooLarge, a document does not fit into a command; an expression failed, or the shard
-                did.
+            CommandError: BSONObjectTooLarge, a document does not fit into a command; or an expression failed.
         """
         results: list[bytes] = []
         start = 0
@@ -236,7 +225,7 @@ class Commands:
         return await self._all(await self._send(shard_id, body))
 
     async def _all(self, reply: ShardReply) -> list[bytes]:
-        """The results of a cursor that a shard has opened."""
+        """Drain a cursor that a shard has opened; return its results."""
         cursor = CursorReply.of(reply)
         results, remote = cursor.documents(), RemoteCursor.opened(self._context.sender, reply, cursor)
         while not remote.is_exhausted:

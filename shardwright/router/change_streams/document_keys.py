@@ -1,11 +1,11 @@
-"""Completing the ``documentKey`` of events by the shard keys of their collections.
+"""Completion of the ``documentKey`` of events with the shard key of their collection.
 
-The mongods know no shard key, so their events identify a document by ``_id`` alone. The fields of the shard key are
-taken from a version of the document: the one that the event carries, or else the one from before the change with what
-the event says was changed. Without any, ``documentKey`` stays as it is.
+The mongods do not have the shard key, so their events identify a document by ``_id`` alone. The shard key values come
+from a version of the document. That is the version in the event, or else the pre-image with the event's update applied.
+Without either, ``documentKey`` stays unchanged.
 
-Where neither the shard nor the stream's own images tell the shard key, the pre-image does if the collection records
-them (``changeStreamPreAndPostImages``). Clients that have not asked for it do not see it.
+The recorded pre-image (``changeStreamPreAndPostImages``) serves even if the client has not requested it; the client
+does not receive it.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ Value = tuple[int, bytes]
 
 
 class UpdateDescription:
-    """The ``updateDescription`` of an event; without one, nothing was updated.
+    """The ``updateDescription`` of an event; empty for an event without one.
 
     Args:
         event: the raw event.
@@ -58,16 +58,16 @@ class UpdateDescription:
         self._updated = index(self._new)
 
     def changes_part_of(self, field: ShardKeyField) -> bool:
-        """Whether something inside the field's value was changed, so that the event does not have the whole value."""
+        """Whether the update changed something inside the field's value, so that the event lacks the whole value."""
         below = field.name + b"."
         return any(name.startswith(below) for name in (*self._updated, *self._removed))
 
     def changes(self, field: ShardKeyField) -> bool:
-        """Whether the field, or one that it is in, was set or removed."""
+        """Whether the update set or removed the field or one of its ancestors."""
         return any(path in self._updated or path in self._removed for path in field.ancestors)
 
     def new_value(self, field: ShardKeyField) -> Value | None:
-        """The value of a field that was changed, None if it was removed."""
+        """Return the new value of a changed field, None if it was removed."""
         for levels, path in enumerate(field.ancestors, 1):
             span = self._updated.get(path)
             if span is not None:
@@ -86,11 +86,11 @@ _PRESENT: Final = b"fullDocument"
 _BEFORE: Final = b"fullDocumentBeforeChange"
 
 Values = Mapping[bytes, Value | None]
-"""The fields of a shard key by name, None for one that the document does not have."""
+"""The shard key values of a document by field name; None for a missing field."""
 
 
 def lacks_shard_key(event: bytes, pattern: ShardKeyPattern) -> bool:
-    """Whether the raw event has neither the shard key in its ``documentKey``, nor a version of the document."""
+    """Whether a raw event has neither the shard key in its ``documentKey`` nor a version of the document."""
     fields = index(event)
     key = fields.get(_DOCUMENT_KEY)
     if key is None or key[0] != OBJECT or _is_complete(event, key, pattern):
@@ -99,13 +99,12 @@ def lacks_shard_key(event: bytes, pattern: ShardKeyPattern) -> bool:
 
 
 def with_shard_key(event: bytes, pattern: ShardKeyPattern, pre_image: bytes | None = None) -> bytes:
-    """The raw event with the shard key in its ``documentKey``; the same event if that is not known, or complete.
+    """Add the shard key to the ``documentKey`` of a raw event, unless it is complete or the values are unknown.
 
     Args:
         event: the event.
         pattern: the shard key.
-        pre_image: the raw document from before the change, or as much of it as the shard key needs; None if it is not
-            known otherwise than by the event.
+        pre_image: the raw pre-image, or at least its shard key fields, if the event does not contain it.
     """
     fields = index(event)
     key = fields.get(_DOCUMENT_KEY)
@@ -124,7 +123,7 @@ def with_shard_key(event: bytes, pattern: ShardKeyPattern, pre_image: bytes | No
 
 
 def _is_complete(event: bytes, key: Span, pattern: ShardKeyPattern) -> bool:
-    """Whether a ``documentKey`` has the shard key; one without ``_id`` is none that can be completed."""
+    """Whether a ``documentKey`` has the shard key. A key without ``_id`` cannot be completed and counts as complete."""
     present = index(event, key[2])
     return _ID not in present or all(each.name in present for each in pattern.fields)
 
@@ -134,10 +133,10 @@ def _embedded(event: bytes, span: Span | None) -> bytes | None:
 
 
 def _values(document: bytes, pattern: ShardKeyPattern) -> Values:
-    """The fields of the shard key as they are in a document, not hashed.
+    """Return the shard key values of a document, without hashing.
 
     Raises:
-        CommandError: ShardKeyNotFound, one is an array.
+        CommandError: ShardKeyNotFound, a value is an array.
     """
     top_level = index(document)
     return {each.name: _value(document, each, top_level) for each in pattern.fields}
@@ -149,7 +148,7 @@ def _value(document: bytes, field: ShardKeyField, top_level: dict[bytes, Span]) 
 
 
 def _updated_values(before: bytes, pattern: ShardKeyPattern, update: UpdateDescription) -> Values | None:
-    """The fields of the shard key after an update, as in MongoDB; None if the event does not tell.
+    """Return the shard key values after an update, as in MongoDB; None if the event does not suffice.
 
     Raises:
         CommandError: as `_values`.
@@ -161,7 +160,7 @@ def _updated_values(before: bytes, pattern: ShardKeyPattern, update: UpdateDescr
 
 
 def _key(values: Values, event: bytes, key: Span) -> bytes:
-    """The shard key without the fields that are missing, as in MongoDB, then the ``_id`` unless it is part of that."""
+    """Return the shard key without missing fields, then ``_id`` unless it is part of the shard key, as in MongoDB."""
     present = index(event, key[2])
     return from_elements(b"".join(_elements(values, event, present[_ID])))
 
@@ -181,9 +180,9 @@ class KeyCompletion:
     """Completes the events of one stream.
 
     Args:
-        routing: knows the shard keys.
-        pre_images: reads them from the shards.
-        unsharded: tells which events are identified by ``_id`` alone.
+        routing: the shard keys.
+        pre_images: reads pre-images from the shards.
+        unsharded: recognizes events from before the sharding, which ``_id`` alone identifies.
     """
 
     def __init__(self, routing: RoutingCache, pre_images: PreImages, unsharded: UnshardedTimes) -> None:
@@ -192,14 +191,11 @@ class KeyCompletion:
         self._unsharded = unsharded
 
     async def completed(self, events: Sequence[Event], documents: Sequence[bytes]) -> list[bytes]:
-        """The raw documents of events, each with as much of its ``documentKey`` as can be known.
+        """Return the raw documents of events, each with its ``documentKey`` completed as far as possible.
 
         Args:
-            events: as the shards have them.
-            documents: the same events as the client is to see them, but for the shard key.
-
-        Raises:
-            CommandError: a shard or the config servers did not answer.
+            events: the events as received from the shards.
+            documents: the same events as sent to the client, except for the shard key.
         """
         patterns = await self._patterns(events, documents)
         lacking: dict[tuple[str, ShardKeyPattern], list[Event]] = defaultdict(list)
@@ -215,7 +211,7 @@ class KeyCompletion:
         ]
 
     async def _patterns(self, events: Sequence[Event], documents: Sequence[bytes]) -> list[ShardKeyPattern | None]:
-        """The shard key of each event's collection; None if the event needs none."""
+        """Return the shard key of each event's collection; None if the event needs no completion."""
         namespaces = [namespace_of(document) if _DOCUMENT_KEY_FIELD in document else "" for document in documents]
         collections = await self._sharded(set(namespaces))
         return [
@@ -224,7 +220,7 @@ class KeyCompletion:
         ]
 
     async def _pattern(self, event: Event, collection: ShardedCollection | None) -> ShardKeyPattern | None:
-        # A collection of that name which was dropped may have had another shard key.
+        # A dropped collection of the same name may have had another shard key.
         if collection is None or event.token.collection_uuid != collection.uuid:
             return None
         if await self._unsharded.of_collection_have(collection, event.token):
@@ -232,7 +228,7 @@ class KeyCompletion:
         return collection.key_pattern
 
     async def _sharded(self, namespaces: Set[str]) -> dict[str, ShardedCollection]:
-        """The sharded collections of these names."""
+        """Return the sharded collections among these names."""
         found = {}
         for namespace in namespaces:
             routing = await self._routing.find(namespace) if namespace else None

@@ -1,4 +1,4 @@
-"""Errors of change streams: the label by which drivers know that they may resume, and mongos's own errors."""
+"""Errors of change streams: the label that makes drivers resume, and mongos's own errors."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,11 +26,7 @@ _RESUMABLE_CODES: Final = frozenset(
 
 @contextmanager
 def labelled() -> Iterator[None]:
-    """Label errors in the block after which a driver may resume the change stream, as mongos does.
-
-    Raises:
-        CommandError: the one raised in the block.
-    """
+    """Label errors in the block after which a driver may resume the change stream, as mongos does."""
     try:
         yield
     except CommandError as error:
@@ -44,7 +40,7 @@ def _is_resumable(code: int) -> bool:
 
 
 def token_not_found(token: ResumeToken) -> CommandError:
-    """The error when the event after which to resume is in no shard's stream."""
+    """Return the error for a resume token whose event is in no shard's stream."""
     return CommandError(
         ErrorCode.ChangeStreamFatalError,
         f'cannot resume stream; the resume token was not found. {{_data: "{token.data}"}}',
@@ -53,7 +49,7 @@ def token_not_found(token: ResumeToken) -> CommandError:
 
 
 def several_documents(key: bytes, documents: Iterable[bytes]) -> CommandError:
-    """The error when the look-up of an event's document finds several, and the event does not tell which is meant.
+    """Return the error for an update look-up that finds several documents where the event does not identify one.
 
     Args:
         key: the raw ``documentKey``.
@@ -68,11 +64,11 @@ def several_documents(key: bytes, documents: Iterable[bytes]) -> CommandError:
 
 
 def id_modified(expected: ResumeToken, found: bytes) -> CommandError:
-    """The error when the client's stages have changed or removed an event's ``_id``.
+    """Return the error for a pipeline that has changed or removed an event's ``_id``.
 
     Args:
-        expected: what it was.
-        found: the raw element that it has become; empty if it is gone.
+        expected: the original token.
+        found: the raw changed element; empty if it is gone.
     """
     return CommandError(
         ErrorCode.ChangeStreamFatalError,

@@ -1,7 +1,7 @@
-"""The versions of documents from before and after a change that a stream's events are to carry.
+"""Pre-images and post-images for the events of a stream.
 
-``updateLookup`` reads the current document. A version from before a change is stored by the shard that made it; the
-version right after an update results from that one and the update, which a mongod applies.
+``updateLookup`` reads the current document. The shard that made a change stores its pre-image. A post-image is the
+pre-image with the update applied by a mongod.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,13 +20,13 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, append, decode_document, encode_elements, find, raw_document, without
 
 PRE_IMAGE_ID: Final = b"preImageId"
-"""The field by which a shard's event names its pre-image, whether there is one or not."""
+"""The field of a shard's event that identifies its pre-image, whether one was recorded or not."""
 
 _COLLECTION: Final = "config.system.preimages"
 
 
 class PreImages:
-    """Reads them.
+    """Reads recorded pre-images.
 
     Args:
         commands: of the stream.
@@ -36,22 +36,15 @@ class PreImages:
         self._commands = commands
 
     async def of(self, event: Event) -> bytes | None:
-        """The whole document from before an event; None if it was not recorded, or is no longer kept.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Return an event's pre-image; None if it was not recorded, or is no longer kept."""
         return (await self.of_each([event])).get(event.token.data)
 
     async def of_each(self, events: Sequence[Event], top_level: Collection[bytes] = ()) -> Mapping[str, bytes]:
-        """The documents from before events of one shard, by the events' tokens. Those that are not kept are missing.
+        """Return the pre-images of events of one shard, by the events' tokens. Unavailable ones are missing.
 
         Args:
             events: the events.
-            top_level: the only fields that are wanted; all if there are none.
-
-        Raises:
-            CommandError: the shard failed.
+            top_level: the only fields to read; empty for all.
         """
         identified = {identifier: event for event in events if (identifier := _identifier(event)) is not None}
         if not identified:
@@ -79,13 +72,13 @@ _INTERNAL: Final = frozenset({PRE_IMAGE_ID, _UPDATE})
 
 
 class Images:
-    """Adds to events what their stream's ``fullDocument`` and ``fullDocumentBeforeChange`` ask for.
+    """Adds the images that their stream's ``fullDocument`` and ``fullDocumentBeforeChange`` request.
 
     Args:
         specification: of the stream.
-        commands: reads documents as they are now.
-        pre_images: reads documents from before a change.
-        unsharded: tells which events are identified by ``_id`` alone.
+        commands: reads current documents.
+        pre_images: reads recorded pre-images.
+        unsharded: recognizes events from before the sharding, which ``_id`` alone identifies.
     """
 
     def __init__(
@@ -98,11 +91,11 @@ class Images:
         self._unsharded = unsharded
 
     async def added_to(self, event: Event) -> bytes:
-        """The raw event with the documents that it is to carry.
+        """Return the raw event with its images.
 
         Raises:
-            CommandError: NoMatchingDocument, a required one is missing; ChangeStreamFatalError, several documents have
-                the ``_id`` of an event from before the collection was sharded; or a shard failed.
+            CommandError: NoMatchingDocument, a required image is missing; ChangeStreamFatalError, several documents
+                have the ``_id`` of an event from before the collection was sharded.
         """
         document = event.document
         kind = operation_type(document)
@@ -144,12 +137,12 @@ class Images:
         found = await self._commands.find(namespace, document_key, event.token)
         if len(found) > 1 and await self._unsharded.has(namespace, event.token):
             raise several_documents(document_key, found.values())
-        # A mongod gives no shard key, so documents of other shards may have the same `_id`.
+        # A mongod omits the shard key, so documents on other shards may match with the same `_id`.
         return found.get(event.source, next(iter(found.values()), None))
 
 
 def without_internal_fields(event: bytes) -> bytes:
-    """The raw event of a shard without the fields that are for the router."""
+    """Remove the router's own fields from the raw event of a shard."""
     return without(event, _INTERNAL) if any(name in event for name in _INTERNAL) else event
 
 
@@ -167,7 +160,7 @@ def _missing(image: str, operations: str, event: bytes) -> CommandError:
 
 
 def _described(event: bytes) -> str:
-    """The event as mongod shows it in errors."""
+    """Format an event as mongod shows it in errors."""
     document = decode_document(event)
     kind, namespace, time = document["operationType"], document["ns"], document["clusterTime"]
     about = f'ns: {{db: "{namespace["db"]}", coll: "{namespace["coll"]}"}}'

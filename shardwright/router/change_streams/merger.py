@@ -1,11 +1,11 @@
-"""Merging the change streams of all shards in the order of their resume tokens, without I/O.
+"""Merging the change streams of all shards in the order of their resume tokens. No I/O.
 
-Each source *promises* a token with each batch: what it returns later sorts after that. So an event may be returned once
-all sources have promised its token or a later one; until then it is *held back* by those that have not. The smallest
-promise is the *horizon*.
+With each batch a source *promises* a token: later events of the source sort after it. An event may be returned once all
+sources have promised its token or a later one. Until then, the other sources *hold it back*. The smallest promise is
+the *horizon*.
 
-Events of two sources may have the same token. All but the first of them get one of their own (`ResumeToken.repeated`):
-a stream that is resumed after one of them continues with the next.
+Events of two sources may have the same token. All but the first of them then receive a distinct one
+(`ResumeToken.repeated`), so that a stream resumed after one of them continues with the next.
 """
 
 from collections import deque
@@ -26,8 +26,6 @@ class Event:
     """An event of one source.
 
     Attributes:
-        source: the name of the source.
-        token: its resume token.
         document: the raw event, without its ``$sortKey``.
     """
 
@@ -53,10 +51,10 @@ class EventMerger:
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
-        # Of every source with events: the token of its first one, and its name.
+        # For each source with events: the token of its first one, and its name.
         self._heads: list[tuple[str, str]] = []
         self._horizon: ResumeToken | None = None
-        # The token of the event taken last, as its source has it, and as the stream has it.
+        # The token of the event taken last, first as received from its source, then as returned.
         self._taken: tuple[ResumeToken, ResumeToken] | None = None
         self.held_bytes = 0
 
@@ -67,7 +65,7 @@ class EventMerger:
         self._horizon = None
 
     def feed(self, source: str, events: Sequence[Event], promise: ResumeToken) -> None:
-        """Add the next events of a source, and what it promises with them."""
+        """Add the next events of a source and its new promise."""
         fed = self._sources[source]
         if events:
             if not fed.events:
@@ -80,13 +78,13 @@ class EventMerger:
 
     @property
     def horizon(self) -> ResumeToken:
-        """The smallest token promised: everything up to it is known."""
+        """The smallest promise: all events up to it have been fed."""
         if self._horizon is None:
             self._horizon = min(source.promise for source in self._sources.values())
         return self._horizon
 
     def next_event(self) -> Event | None:
-        """The event to be returned next, which stays where it is; None if it is not known yet."""
+        """Return the next event without removing it; None if the next one is not determined yet."""
         if not self._heads:
             return None
         token, source = self._heads[0]
@@ -103,7 +101,7 @@ class EventMerger:
             heappush(self._heads, (source.events[0].token.data, name))
 
     def _distinguished(self, event: Event) -> Event:
-        """The event, with a token of its own if the one taken last had the same."""
+        """Return the event, with a distinct token if the event taken last had the same token."""
         if self._taken is None or self._taken[0] != event.token:
             return event
         token = self._taken[1].repeated()
@@ -114,18 +112,18 @@ class EventMerger:
 
     @property
     def has_events(self) -> bool:
-        """Whether there is any event, known to be the next or not."""
+        """Whether any event is held, including events that are held back."""
         return bool(self._heads)
 
     @property
     def held_back(self) -> ResumeToken | None:
-        """The token of the first event that may not be returned yet, None if there is no such event."""
+        """The token of the first event if it may not be returned yet, else None."""
         if not self._heads or self._heads[0][0] <= self.horizon.data:
             return None
         return self._sources[self._heads[0][1]].events[0].token
 
     def wanted(self) -> list[str]:
-        """The sources that have to be read to continue: those that hold an event back, or else all without events."""
+        """Return the sources to read next: those that hold an event back, or else all without events."""
         held_back = self.held_back
         return [
             name
@@ -134,7 +132,7 @@ class EventMerger:
         ]
 
     def promise_of(self, source: str) -> ResumeToken:
-        """What a source has promised last."""
+        """Return the latest promise of a source."""
         return self._sources[source].promise
 
     def is_behind(self, source: str, token: ResumeToken) -> bool:
@@ -142,11 +140,11 @@ class EventMerger:
         return self._sources[source].promise < token
 
     def behind(self, token: ResumeToken) -> list[str]:
-        """The sources that hold back an event with a token."""
+        """Return the sources that hold back an event with a token."""
         return [name for name in self._sources if self.is_behind(name, token)]
 
     def is_limited_by(self, source: str) -> bool:
-        """Whether a source keeps the horizon below what all others have promised."""
+        """Whether a source's promise alone determines the horizon."""
         promise = self._sources[source].promise
         return all(promise < other.promise for name, other in self._sources.items() if name != source)
 

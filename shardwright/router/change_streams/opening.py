@@ -37,15 +37,15 @@ _PING = encode_document({"ping": 1, "$db": "admin"})
 
 @may_run_in_reactor
 async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> bytes:
-    """The reply to an ``aggregate`` whose first stage is ``$changeStream``.
+    """Execute an ``aggregate`` whose first stage is ``$changeStream``; return the reply.
 
     Args:
         operation: the command.
         pipeline: its pipeline.
-        namespace: of the cursor.
+        namespace: the namespace of the cursor.
 
     Raises:
-        CommandError: a shard or the config servers failed or refused; labelled if the driver may try again.
+        CommandError: a shard or the config servers failed or refused; labelled if the driver may resume.
     """
     with labelled():
         specification = Specification.parse(pipeline.stages[0])
@@ -56,9 +56,9 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
         opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
         stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
         as_of = operation.context.clock.time.cluster_time
-        times = await _times_of_arrival(operation, specification)  # before anything that takes time
+        times = await _times_of_arrival(operation, specification)  # first, because everything else takes time
         await in_own_task()
-        # The shards' streams begin with the event after which the client resumes, so they do not get its token.
+        # The client's token is not sent to shards: their streams begin with the event of that token.
         missing = _token_without_event(specification, namespace)
         if not stages.run_on_shards or specification.must_be_found is not None or missing is not None:
             await _check(operation)
@@ -69,7 +69,7 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
 
 
 def _token_without_event(specification: Specification, namespace: str) -> ResumeToken | None:
-    """The client's token, if it is of the end of a collection's stream, which is not an event of wider streams."""
+    """Return the client's token if it ends a collection's stream, because wider streams do not have that event."""
     token = specification.resume_after
     is_wider = namespace.endswith(_OF_NO_COLLECTION)
     return token if token is not None and token.ends_collection and is_wider else None
@@ -88,13 +88,10 @@ async def _open(
     Args:
         operation: the client's command.
         specification: of the stream.
-        stages: those after it.
-        namespace: of the cursor.
-        times: of the shards that are known, see `_times_of_arrival`.
-        as_of: a packed cluster time before that; a shard added later is noticed before a later event is returned.
-
-    Raises:
-        CommandError: as `open_change_stream`.
+        stages: the client's stages after ``$changeStream``.
+        namespace: the namespace of the cursor.
+        times: the result of `_times_of_arrival`.
+        as_of: a packed cluster time before `times`. Shards added later are noticed before later events are returned.
     """
     context, request = operation.context, operation.request
     command = ShardCommand.of(request, specification, stages.for_shards, operation.read_preference)
@@ -104,7 +101,7 @@ async def _open(
     starts = await _starts(operation, specification, shard_ids, times)
     session = raw_elements(request, (LSID,))
     frames = {shard: command.frame(specification.starting_where(start), session) for shard, start in starts.items()}
-    # Each shard receives the times of all others, so its later writes come after the latest of them.
+    # Each shard receives the cluster times of all others, so its later writes sort after the latest of them.
     replies = await open_on_shards(operation, frames, preference=command.preference)
     streams = ShardStreams(context, command, unpack_timestamp(as_of))
     try:
@@ -128,9 +125,9 @@ async def _open(
 
 @may_run_in_reactor
 async def _times_of_arrival(operation: Operation, specification: Specification) -> dict[str, ShardReply]:
-    """Replies with the last write that each known shard had acknowledged when the command arrived, see `_times`.
+    """Return each known shard's reply with its last acknowledged write on arrival of the command, as from `_times`.
 
-    None if the client says where the stream starts.
+    The result is empty if the client specifies the start of the stream.
     """
     if specification.start_time is not None:
         return {}
@@ -139,9 +136,9 @@ async def _times_of_arrival(operation: Operation, specification: Specification) 
 
 @may_run_in_reactor
 async def _times(operation: Operation, shard_ids: Collection[str]) -> dict[str, ShardReply]:
-    """Replies of shards with the time of their last acknowledged write, or with an error.
+    """Return replies of shards with the time of their last acknowledged write, or with an error.
 
-    The primaries are asked, as secondaries may lag behind them.
+    They come from the primaries, because secondaries may lag behind.
     """
     preference = PRIMARY if operation.read_preference == PRIMARY else _PRIMARY_IF_THERE_IS_ONE
     frames: dict[str, bytes] = {}
@@ -157,14 +154,11 @@ async def _times(operation: Operation, shard_ids: Collection[str]) -> dict[str, 
 async def _starts(
     operation: Operation, specification: Specification, shard_ids: Collection[str], times: dict[str, ShardReply]
 ) -> dict[str, ResumeToken]:
-    """The start of the stream on each shard: as the client says, or after the shard's last acknowledged write.
+    """Return each shard's start of the stream: the client's choice, or after the shard's last acknowledged write.
 
-    That differs from shard to shard: a write after the arrival of the command may get an earlier time than one that
-    another shard had before. Other routers have acknowledged writes to a client, and this router may not know their
-    times, as not all drivers tell each router the times that others have told them.
-
-    Raises:
-        CommandError: a shard could not be reached.
+    The last write differs between shards: a write after the arrival of the command may get an earlier time than one
+    that another shard had before. This router may not know the times of writes through other routers, because not all
+    drivers gossip cluster times between routers.
     """
     if specification.resume_after is not None:
         return dict.fromkeys(shard_ids, specification.resume_after)
@@ -179,11 +173,7 @@ async def _starts(
 
 
 async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: GetMore, *, reads: bool) -> bytes:
-    """Answer with the first batch, and keep the cursor.
-
-    Raises:
-        CommandError: a shard failed.
-    """
+    """Reply with the first batch, and keep the cursor."""
     cursors = operation.context.cursors
     cursor_id = 0
     try:
@@ -198,10 +188,10 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
 
 
 async def _check(operation: Operation) -> None:
-    """Check the whole pipeline and its token on a mongod, because the shards' streams get only a part.
+    """Validate the whole pipeline and its token on a mongod, because the shards' streams get only a part.
 
     Raises:
-        CommandError: it refused it; or the shard failed.
+        CommandError: the mongod refused the pipeline.
     """
     context = operation.context
     kept = without(operation.request.body, (LSID, b"readConcern", b"$readPreference", b"maxTimeMS"))

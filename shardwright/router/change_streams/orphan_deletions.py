@@ -1,14 +1,14 @@
-"""Leaving out the deletions of orphans by the TTL monitors of mongods.
+"""Suppression of events for orphans that the TTL monitors of mongods delete.
 
-A mongod does not know which documents its shard owns. So its TTL monitor also deletes expired documents in ranges that
-are being moved or wait to be deleted. A genuine shard marks these deletions as ``fromMigrate``. Here the event has only
-the ``_id``. The router therefore reads the document on the same shard as of just before the event: if it was an orphan
-then, the shard hides it. That costs a read per deletion, but only while documents of the collection expire and the
-shard has ranges that may hold orphans.
+A mongod does not know which documents its shard owns. Its TTL monitor therefore also deletes expired documents in
+ranges that are being moved or await range deletion. A genuine shard marks these deletions as ``fromMigrate``. Here the
+event has only the ``_id``. The router therefore reads the document on the same shard as of just before the event. If
+the shard's ownership filter hides the document, it was an orphan. That costs a read per deletion, but only while
+documents of the collection expire and the shard has ranges that may hold orphans.
 
-One such deletion is an event all the same. If the recipient of a range deletes its copy of an expired document before
-it owns the range, and the donor has not deleted the document by then, both delete orphans, and yet the document is
-gone. So a donor's deletion is left out only if the recipient had the document when the range was given away.
+One such deletion is a real event. If the recipient of a range deletes its copy of an expired document before it owns
+the range, and the donor deletes the document later, both delete orphans, and yet the document is gone. So a donor's
+deletion is suppressed only if the recipient had the document when it received the range.
 """
 
 from collections import defaultdict
@@ -35,14 +35,14 @@ _NOT_READABLE: Final = frozenset(
         *(ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch),
     }
 )
-"""Errors of a read at a time that is no longer kept, or of a collection that is gone."""
+"""Errors of a read at a time that is no longer kept, or of a dropped collection."""
 
 
 class OrphanDeletions:
-    """Finds them among the events of one stream.
+    """Suppresses deletions of orphans among the events of one stream.
 
     Args:
-        routing: knows which collections are sharded.
+        routing: the routing tables of sharded collections.
         commands: reads documents, and ranges that may hold orphans.
     """
 
@@ -51,14 +51,10 @@ class OrphanDeletions:
         self._commands = commands
 
     async def left_out(self, events: Sequence[Event]) -> list[Event]:
-        """The events without deletions of orphans, as far as the shards still know what was an orphan.
-
-        Raises:
-            CommandError: a shard or the config servers did not answer.
-        """
+        """Return the events without deletions of orphans, as far as the shards' history shows orphans."""
         deletions: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in events:
-            # A deletion in a client's transaction has its session; TTL monitors use none.
+            # A deletion in a client's transaction has its session; TTL monitors have no session.
             if operation_type(event.document) == "delete" and find(event.document, b"lsid") is None:
                 deletions[event.source, namespace_of(event.document)].append(event)
         orphans: set[str] = set()
@@ -68,7 +64,7 @@ class OrphanDeletions:
         return [event for event in events if event.token.data not in orphans] if orphans else [*events]
 
     async def _may_be_orphans(self, shard: str, namespace: str, events: Sequence[Event]) -> bool:
-        """Whether documents of the collection expire, and the shard has ranges that may hold orphans, or had some."""
+        """Whether documents of the collection expire, and the shard has or had ranges that may hold orphans."""
         routing = await self._routing.find(namespace)
         table = None if routing is None else routing.table
         if table is None or events[0].token.collection_uuid != table.collection.uuid:
@@ -91,12 +87,12 @@ class OrphanDeletions:
             return False
 
     async def _repeated(self, shard: str, namespace: str, events: Sequence[Event]) -> Set[str]:
-        """The tokens of the deletions that are left out."""
+        """Return the tokens of the deletions to suppress."""
         ending = await look_up_each(events, partial(self._ended_document, shard, namespace))
         return {event.token.data for event, has_ended in zip(events, ending, strict=True) if not has_ended}
 
     async def _ended_document(self, shard: str, namespace: str, event: Event) -> bool:
-        """Whether a deletion was the end of a document, not just of an orphan of one that lives or ended otherwise."""
+        """Whether a deletion ended a document, rather than an orphan copy of a document that another shard owned."""
         key = find(event.document, b"documentKey")
         if key is None or key[0] != OBJECT:
             return True
@@ -114,7 +110,10 @@ class OrphanDeletions:
     async def _was_handed_over(
         self, shard: str, namespace: str, event: Event, document_key: bytes, before: Timestamp
     ) -> bool:
-        """Whether an orphan's shard had given it away with its range; so it has, too, if it never owned the range."""
+        """Whether the recipient had the document when an orphan's shard gave its range away.
+
+        True as well if the shard never owned the range.
+        """
         routing = await self._routing.find(namespace)
         table = None if routing is None else routing.table
         if table is None or event.token.collection_uuid != table.collection.uuid:

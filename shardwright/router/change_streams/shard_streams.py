@@ -1,8 +1,8 @@
-"""The change streams that are open on the shards, and reading them until events may be returned.
+"""The change streams that are open on the shards, and reads from them until events may be returned.
 
-Beside the shards there is one more source, the *topology*: the list of shards as of some time. It has no events, but no
-event may be returned before it is certain that no further shard had an earlier one. On a new shard the stream begins
-where the router's stream is.
+In addition to the shards there is one more source, the *topology*: the list of shards as of some time. It has no
+events. It holds events back until no further shard can have an earlier event. On a new shard, the stream begins at the
+position of the router's stream.
 """
 
 from collections.abc import Sequence
@@ -40,18 +40,17 @@ LSID: Final = b"lsid"
 _FOR_CLIENTS_ONLY: Final = frozenset(
     {PIPELINE, CURSOR, LSID, b"apiVersion", b"apiStrict", b"apiDeprecationErrors", b"maxTimeMS"}
 )
-"""What the shards get in another form, or must not apply to what routers alone may ask for."""
+"""Fields of the client's command that are not forwarded, or not unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCommand:
-    """What all shards are sent, except for where the stream starts.
+    """The command that opens the stream on every shard, except for its start.
 
     Attributes:
-        body: the client's command without what is only for the router.
-        specification: of the stream.
+        body: the client's command without the fields for the router.
         stages: raw stages that the shards run after ``$changeStream``.
-        preference: which member of a shard may answer.
+        preference: selects the member of a shard.
     """
 
     body: bytes
@@ -63,13 +62,13 @@ class ShardCommand:
     def of(
         cls, request: Request, specification: Specification, stages: Sequence[bytes], preference: ReadPreference
     ) -> "ShardCommand":
-        """The command for shards that a client's command becomes."""
+        """Build the command for shards from the client's command."""
         merging = encode_elements({"fromMongos": True, "needsMerge": True, "cursor": {"batchSize": 0}})
         body = append(without(request.body, _FOR_CLIENTS_ONLY), merging)
         return cls(body, specification, tuple(stages), preference)
 
     def frame(self, first: bytes, session: bytes) -> bytes:
-        """The request.
+        """Encode the request for one shard.
 
         Args:
             first: the raw ``$changeStream`` stage.
@@ -82,17 +81,17 @@ class ShardCommand:
 logger = get_logger("router.change_streams")
 
 TOPOLOGY: Final = ""
-"""The name of the source that is the list of shards; no shard has it."""
+"""The name of the source that is the list of shards; no shard has this name."""
 
 _LONG_WAIT_MS: Final = 100
-"""A shard that waits for longer is interrupted when another shard has an event. A mongod does not end the wait itself
-when it could promise more, and to open a cursor again takes a few milliseconds."""
+"""Longer waits of a shard are interrupted when another shard has an event. A mongod does not end the wait itself when
+it could promise more, and opening a cursor again takes a few milliseconds."""
 
 _AHEAD_BYTES_MAX: Final = 1024 * 1024
-"""Shards whose events wait are read again while all waiting events have no more than this."""
+"""Shards with undelivered events are read ahead while all held events have at most this size."""
 
 _TOPOLOGY_SECONDS_MAX: Final = 1.0
-"""How long one read of a stream waits for the list of shards, for which the next one asks again."""
+"""Longest wait of one read of a stream for the list of shards; the next read tries again."""
 
 _PASSED_ON: Final = (LSID, b"comment", b"$clusterTime")
 """The fields of the client's ``getMore`` that are copied to a shard's."""
@@ -104,7 +103,7 @@ class ShardStreams:
     Args:
         context: of the router.
         command: opens the cursors.
-        start: as of when the shards are known.
+        start: the cluster time of the initial list of shards.
 
     Attributes:
         merger: the events read so far.
@@ -138,34 +137,23 @@ class ShardStreams:
         self._feed(reply.shard_id, cursor)
 
     async def reopen(self, get_more: GetMore, shard_id: str, token: ResumeToken) -> None:
-        """Continue the stream of a shard after the event that has invalidated it.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Continue the stream of a shard after the event that has invalidated it."""
         await self._open(get_more, shard_id, self._command.specification.starting_after(token))
 
     async def read(self, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
-        """Read all sources that have to be read to continue, once and at the same time.
+        """Read all sources that are needed to continue, once and concurrently.
 
-        If this is cancelled, requests that shards have not answered stay sent, for the next time.
+        After a cancellation, requests that shards have not answered stay in flight for the next call.
 
         Args:
             get_more: the client's.
             wait_ms: how long shards may wait for events.
-            position: what has been returned.
-
-        Raises:
-            CommandError: a shard failed.
+            position: the token up to which events have been returned.
         """
         await _Round(self, get_more, wait_ms, position).run()
 
     async def read_shard(self, get_more: GetMore, shard_id: str, wait_ms: int) -> ResumeToken | None:
-        """Read a shard's next batch; returns the token of its last event, None if it has no event.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Read a shard's next batch; return the token of its last event, None if it has no event."""
         if shard_id in self._lost:
             await self.restart(get_more, shard_id)
         remote = self._remotes[shard_id]
@@ -176,7 +164,7 @@ class ShardStreams:
         await self._context.shards.get(shard_id)  # a stream does not stay with a shard that has been removed
         await remote.ask_ahead(frame)
         await remote.wait_ready()
-        self._lost.add(shard_id)  # unless the reply is read to its end, the position of the cursor is not known
+        self._lost.add(shard_id)  # until the reply has arrived in full, the position of the cursor is uncertain
         reply = await remote.exchange(frame)
         self._lost.discard(shard_id)
         reply.raise_for_error()
@@ -185,31 +173,27 @@ class ShardStreams:
         return self._feed(shard_id, cursor)
 
     def readable_ahead(self) -> Sequence[str]:
-        """The shards that can be read although events of theirs still wait; none once these use much memory."""
+        """Return the shards to read ahead although they have undelivered events; none if these use much memory."""
         if self.merger.held_bytes > _AHEAD_BYTES_MAX:
             return ()
         return [shard_id for shard_id, remote in self._remotes.items() if not remote.is_exhausted]
 
     async def read_topology(self, get_more: GetMore, position: ResumeToken) -> None:
-        """Read the list of shards as of the newest time of any known event, and open the stream
-        on new shards.
+        """Read the list of shards as of the newest promise, and open the stream on new shards.
 
         While the config servers do not answer, the stream waits.
 
         Args:
             get_more: the client's.
-            position: what has been returned.
-
-        Raises:
-            CommandError: a new shard failed.
+            position: the token up to which events have been returned.
         """
         start = self._command.specification.start_time
         if start is not None and pack_timestamp(start) > self._context.clock.time.cluster_time:
-            return  # no shard has reached the future yet, and nor may the config servers for that client
+            return  # a start in the future: no shard has reached that time, and the config servers may not either
         wanted = self.merger.newest_promise
         async with self._topology:
             if not self.merger.is_behind(TOPOLOGY, wanted):
-                return  # another shard's event has had it read
+                return  # a read for another shard's event has covered this one
             as_of = pack_timestamp(self.merger.newest_promise.time) + 1
             promise = ResumeToken.high_water_mark(unpack_timestamp(as_of))
             shard_ids = await self._shards_as_of(as_of)
@@ -221,11 +205,11 @@ class ShardStreams:
             self.merger.feed(TOPOLOGY, (), promise)
 
     async def _shards_as_of(self, time: int) -> Sequence[str] | None:
-        """The list of shards as of a packed cluster time; None if the config servers do not answer soon."""
+        """Read the list of shards as of a packed cluster time; None if the config servers do not answer soon."""
         shard_ids = None
         with trio.move_on_after(_TOPOLOGY_SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                # A no-op that is committed at once; the one for the read itself could take until the next flush.
+                # Writes a no-op that commits at once; the read's own no-op could take until the next flush.
                 nursery.start_soon(self._context.oplogs.pass_time, CONFIG_SHARD, unpack_timestamp(time))
                 try:
                     shard_ids = await self._context.shards.reload_as_of(time)
@@ -234,11 +218,7 @@ class ShardStreams:
         return shard_ids
 
     async def restart(self, get_more: GetMore, shard_id: str) -> None:
-        """Open the stream of a shard again at its position, after a read that was interrupted.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Reopen the stream of a shard at its position, after an interrupted read."""
         self._context.cursors.kill_remotes([self._remotes[shard_id]])
         self._lost.add(shard_id)
         promise, specification = self.merger.promise_of(shard_id), self._command.specification
@@ -247,7 +227,7 @@ class ShardStreams:
         await self._open(get_more, shard_id, stage)
 
     async def pass_time(self, shard_id: str, time: Timestamp) -> bool:
-        """Have a shard pass a cluster time, see `OplogAdvancer.pass_time`."""
+        """Advance a shard to a cluster time, see `OplogAdvancer.pass_time`."""
         return await self._context.oplogs.pass_time(shard_id, time)
 
     async def _open(self, get_more: GetMore, shard_id: str, stage: bytes) -> None:
@@ -260,25 +240,18 @@ class ShardStreams:
         known = self.merger.promise_of(shard_id)
         events = [_event(shard_id, document) for document in cursor.documents()]
         if events and events[0].token <= known:
-            # A stream that starts after an event has this event first: a mongod leaves that to its mongos.
+            # A stream that starts after an event returns this event first; a mongod relies on mongos to drop it.
             events = [event for event in events if event.token > known]
         promise = _promise(cursor)
         if promise.is_of_invalidation and not (events and events[-1].token == promise):
-            # The stream was resumed after this event, by whose token clients cannot resume everywhere.
+            # The stream was resumed after this event, whose token is not accepted for all kinds of resuming.
             promise = ResumeToken.high_water_mark(after(promise.time))
         self.merger.feed(shard_id, events, promise)
         return events[-1].token if events else None
 
 
 class _Round:
-    """One read of all sources that have to be read.
-
-    Args:
-        streams: the sources.
-        get_more: the client's.
-        wait_ms: how long shards may wait for events.
-        position: what has been returned.
-    """
+    """One read of all sources that are needed to continue; see `ShardStreams.read` for the arguments."""
 
     def __init__(self, streams: ShardStreams, get_more: GetMore, wait_ms: int, position: ResumeToken) -> None:
         self._streams = streams
@@ -289,13 +262,9 @@ class _Round:
         self._failures: list[CommandError] = []
 
     async def run(self) -> None:
-        """Read them.
-
-        Raises:
-            CommandError: a shard failed.
-        """
+        """Read the sources; raise the first failure."""
         merger = self._streams.merger
-        # All events that are here are to be returned, and not only the first.
+        # Read so far that all held events can be returned, not only the first.
         time = None if merger.held_back is None else merger.newest_promise.time
         wanted = merger.wanted()
         async with trio.open_nursery() as nursery:
@@ -310,7 +279,7 @@ class _Round:
             raise self._failures[0]
 
     async def _attempt(self, nursery: trio.Nursery, source: str, time: Timestamp | None) -> None:
-        """Read one source, which holds back events up to that time if it is not None."""
+        """Read one source. If `time` is given, the source holds back events up to that time."""
         try:
             if source == TOPOLOGY:
                 await self._streams.read_topology(self._get_more, self._position)
@@ -323,7 +292,7 @@ class _Round:
             nursery.cancel_scope.cancel()
 
     async def _attempt_ahead(self, nursery: trio.Nursery, shard_id: str) -> None:
-        """Read a shard that holds nothing back, so that its next events wait for others along with those that do."""
+        """Read a shard that holds nothing back, so that its next events are merged in the same round."""
         try:
             await self._streams.read_shard(self._get_more, shard_id, 1)
         except CommandError as error:
@@ -331,11 +300,7 @@ class _Round:
             nursery.cancel_scope.cancel()
 
     async def _wait(self, nursery: trio.Nursery, shard_id: str) -> None:
-        """Let a shard wait for events; those that it gets are not to wait for other shards.
-
-        Raises:
-            CommandError: the shard failed.
-        """
+        """Read a shard with a long wait for events. Its new events are not to wait for other shards."""
         newest = None
         with trio.CancelScope() as scope:
             self._waiting[shard_id] = scope
@@ -351,14 +316,14 @@ class _Round:
                     nursery.start_soon(self._hasten, other, newest.time)
 
     async def _hasten(self, shard_id: str, time: Timestamp) -> None:
-        """Have a shard that waits for events pass a time, and not wait much longer."""
+        """Advance a waiting shard to a time, and end its wait if it is long."""
         has_passed = await self._streams.pass_time(shard_id, time)
         if has_passed and self._wait_ms > _LONG_WAIT_MS and shard_id in self._waiting:
             self._waiting[shard_id].cancel()
 
 
 def _without_removed_shard(error: CommandError) -> CommandError:
-    """The error of a read: if a shard has been removed, the client may resume the stream on those that are left."""
+    """Convert the error for a removed shard, so that the client resumes the stream on the remaining shards."""
     return CommandError(ErrorCode.RetryChangeStream, error.message) if error.code == ErrorCode.ShardNotFound else error
 
 

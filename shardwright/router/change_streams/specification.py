@@ -1,9 +1,9 @@
-"""The ``$changeStream`` stage of a pipeline, and the client's stages after it, as far as the router has to know them.
+"""The ``$changeStream`` stage of a pipeline, and the parts of the client's later stages that the router interprets.
 
-Stages see the event that the client is to see. So they run after the router has completed the event and left out
-those that only repeat others, on a mongod that is given the events. Conditions of leading ``$match`` stages are also
-checked on shards, so that most of what they reject is not even transferred, nor its documents looked up. Changes of
-the catalog are transferred in any case, because the router has to know of them.
+Stages apply to the event as the client receives it. A mongod therefore evaluates them on events that the router has
+completed and deduplicated. Shards also apply the conditions of leading ``$match`` stages. Most rejected events are then
+not transferred, and their documents not looked up. Catalog events are always transferred, because the router needs
+them.
 """
 
 from collections.abc import Sequence
@@ -45,26 +45,26 @@ _COMPLETED_BY_ROUTER: Final = (
     b"$$CURRENT",
     b"$jsonSchema",
 )
-"""What a condition must not mention to be checked on the shards: they know no shard key, and their events have fields
-that are for the router."""
+"""A condition with one of these cannot run on the shards. Their events lack the shard key, and have fields for the
+router."""
 
 _IMAGES: Final = (b"fullDocument",)
-"""What it must not mention either if the router adds versions of documents (``fullDocumentBeforeChange`` included)."""
+"""Likewise if the router adds images. The prefix also matches ``fullDocumentBeforeChange``."""
 
 _VARYING: Final = (b"$rand\0", b"$sampleRate\0", b"$function\0")
-"""Nor this, which gives another answer each time: the router may check the condition again."""
+"""Likewise, because these give another result each time, and the condition may be evaluated again."""
 
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStages:
-    """The stages of one stream.
+    """The client's stages of one stream.
 
     Attributes:
         raw: all of them, as given.
-        for_shards: what the shards run.
-        run_on_shards: whether that is all, except for changes of the catalog.
+        for_shards: the stages that the shards run.
+        run_on_shards: whether `for_shards` covers all of them, except for catalog events.
     """
 
     raw: tuple[bytes, ...]
@@ -73,11 +73,11 @@ class ClientStages:
 
     @classmethod
     def of(cls, stages: Sequence[Stage], *, needs_images: bool) -> "ClientStages":
-        """Divide the stages.
+        """Select the conditions that shards can apply.
 
         Args:
-            stages: those after ``$changeStream``.
-            needs_images: the router adds versions of documents to events.
+            stages: the stages after ``$changeStream``.
+            needs_images: whether the router adds images to events.
         """
         names = (*_COMPLETED_BY_ROUTER, *_VARYING, *(_IMAGES if needs_images else ()))
         parts = [_without_conditions_on(names, stage) for stage in takewhile(_is_match, stages)]
@@ -91,7 +91,7 @@ def _is_match(stage: Stage) -> bool:
 
 
 def _without_conditions_on(names: Sequence[bytes], match: Stage) -> Stage | None:
-    """The same stage, or one without the conditions that mention any of some names; None if nothing is left."""
+    """Return a ``$match`` without the conditions that mention any of some names; None if nothing is left."""
     if not any(name in match.raw for name in names):
         return match
     parts = [part for part in conditions(match) or () if not any(name in part.raw for name in names)]
@@ -99,21 +99,21 @@ def _without_conditions_on(names: Sequence[bytes], match: Stage) -> Stage | None
 
 
 def _or_of_catalog(match: Stage) -> bytes:
-    """The raw ``$match`` that also accepts changes of the catalog."""
+    """Return the raw ``$match`` that also accepts catalog events."""
     query = match.raw[match.span[2] : match.span[3]]
     either = from_elements(element(b"$or", ARRAY, array_of_documents([_CATALOG_EVENT, query])))
     return from_elements(element(b"$match", OBJECT, either))
 
 
 def applied_to(documents: Sequence[bytes], stages: Sequence[bytes]) -> bytes:
-    """The raw pipeline that applies stages to given documents."""
+    """Return the raw pipeline that applies stages to given documents."""
     literal = from_elements(element(b"$literal", ARRAY, array_of_documents(list(documents))))
     source = from_elements(element(b"$documents", OBJECT, literal))
     return array_of_documents([source, *stages])
 
 
 def token_of(event: bytes) -> bytes:
-    """The raw ``_id`` of an event that the client's stages have made, empty if it is not even a document."""
+    """Return the raw ``_id`` of a result of the client's stages, empty if it is not a document."""
     span = find(event, b"_id")
     return event[span[2] : span[3]] if span is not None and span[0] == OBJECT else b""
 
@@ -128,7 +128,7 @@ _STARTS: Final = (_RESUME_AFTER, _START_AFTER, _START_AT)
 
 
 class Image(StrEnum):
-    """Which version of a document events carry, and what happens if it is missing."""
+    """The version of a document in events, and the behaviour if it is missing."""
 
     DEFAULT = "default"
     OFF = "off"
@@ -139,16 +139,16 @@ class Image(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """What a ``$changeStream`` asks for. What is malformed is left for the shards to refuse.
+    """The options of a ``$changeStream``. Malformed ones are left for the shards to refuse.
 
     Attributes:
         raw: the specification.
-        resume_after: the token to resume after, by ``resumeAfter`` or ``startAfter``; None if there is none.
-        start_at: ``startAtOperationTime``, None if it is not given.
+        resume_after: the token of ``resumeAfter`` or ``startAfter``; None if there is none.
+        start_at: ``startAtOperationTime``; None if it is not given.
         has_start: whether a start is given, even a malformed one.
-        full_document: which version of updated documents events carry.
-        before_change: which version from before the change events carry.
-        shows_expanded_events: whether events about collections, indexes and options are wanted, too.
+        full_document: ``fullDocument``.
+        before_change: ``fullDocumentBeforeChange``.
+        shows_expanded_events: ``showExpandedEvents``: whether to show events of collections, indexes and options.
     """
 
     raw: bytes
@@ -161,7 +161,7 @@ class Specification:
 
     @classmethod
     def parse(cls, stage: Stage) -> "Specification | None":
-        """The specification in a ``$changeStream`` stage; None if it is not a document."""
+        """Parse a ``$changeStream`` stage; None if the specification is not a document."""
         kind, _, start, end = stage.span
         if kind != OBJECT:
             return None
@@ -179,28 +179,28 @@ class Specification:
 
     @property
     def needs_images(self) -> bool:
-        """Whether events carry documents that the router has to look up."""
+        """Whether events carry documents that the router must look up."""
         return self.full_document != Image.DEFAULT or self.before_change != Image.OFF
 
     @property
     def start_time(self) -> Timestamp | None:
-        """The cluster time from which the client wants events; None if it does not say."""
+        """The cluster time from which the client wants events; None if it gives no start."""
         return self.start_at if self.resume_after is None else self.resume_after.time
 
     def starting_at(self, time: Timestamp) -> bytes:
-        """The raw stage that starts at a cluster time, instead of where the client asked for."""
+        """Return the raw stage that starts at a cluster time instead of the client's start."""
         return self._stage({_START_AT.decode(): time})
 
     def starting_after(self, token: ResumeToken) -> bytes:
-        """The raw stage that starts after the event with a token, even if that invalidated the stream."""
+        """Return the raw stage that starts after an event, even an event that invalidated the stream."""
         kept = without(self.raw, _STARTS)
         return self._wrapped(append(kept, element(_START_AFTER, OBJECT, token.raw)))
 
     def starting_where(self, start: ResumeToken) -> bytes:
-        """The raw stage for a stream that starts at a token, for which the client has asked in some form.
+        """Return the raw stage for the client's start, given as a token.
 
-        After an event, shards begin with the event itself, so that the router sees whether it is there. A mongod
-        checks what else clients may have given.
+        To resume after an event, shards start with the event itself, so that the router can verify that it exists.
+        Other starts are passed on unchanged for a mongod to check.
         """
         if not self.has_start or self.must_be_found is not None:
             return self.starting_at(start.time)
@@ -208,7 +208,7 @@ class Specification:
 
     @property
     def must_be_found(self) -> ResumeToken | None:
-        """The token of the event that some shard must have, after which the stream resumes."""
+        """The token of the event to resume after, which some shard must have."""
         token = self.resume_after
         is_event = token is not None and not token.is_high_water_mark and not token.is_of_invalidation
         return token if is_event and sum(name in index(self.raw) for name in _STARTS) == 1 else None
@@ -219,7 +219,7 @@ class Specification:
     def _wrapped(self, specification: bytes) -> bytes:
         given = find(specification, _BEFORE_CHANGE)
         if self.before_change == Image.OFF and (given is None or given[0] == STRING):
-            # Events then name their pre-images, from which the router may learn the shard key.
+            # Makes events name their pre-images, from which the router can take the shard key.
             named = encode_elements({_BEFORE_CHANGE.decode(): Image.WHEN_AVAILABLE.value})
             specification = append(without(specification, (_BEFORE_CHANGE,)), named)
         return from_elements(element(CHANGE_STREAM.encode(), OBJECT, specification))

@@ -1,4 +1,4 @@
-"""The cursor of a change stream: merged from all shards, waiting for events, and showing them as the client asked."""
+"""The cursor of a change stream: merges events of all shards, waits for them, and transforms them for the client."""
 
 import math
 from collections import deque
@@ -28,19 +28,19 @@ from shardwright.wire.limits import check_size
 from shardwright.wire.rawbson import find
 
 Shown = tuple[ResumeToken, bytes]
-"""The token of an event, and the raw document that the client gets."""
+"""The token of an event, and the raw document for the client."""
 
 
 class EventView:
-    """Makes of merged events what one stream's client gets.
+    """Transforms merged events of one stream for its client.
 
     Args:
-        images: adds versions of documents, None if the stream asks for none.
+        images: adds images; None if the stream has none.
         stages: the client's stages.
-        commands: evaluates them.
+        commands: evaluates the stages.
         keys: completes ``documentKey``.
-        sharding: recognizes when collections were sharded, None if the stream does not show it.
-        orphans: leaves out deletions of orphans.
+        sharding: recognizes ``shardCollection``; None if the stream does not show it.
+        orphans: suppresses deletions of orphans.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class EventView:
         self._orphans = orphans
 
     async def of(self, events: Sequence[Event]) -> list[Shown]:
-        """What the client gets of events; fewer if its stages reject some.
+        """Return the client's view of events; its stages may reject some.
 
         Raises:
-            CommandError: BSONObjectTooLarge, an event is too large; ChangeStreamFatalError, its stages changed an
-                ``_id``; a look-up or an expression failed; the config servers did not answer.
+            CommandError: BSONObjectTooLarge, an event is too large; ChangeStreamFatalError, the stages changed an
+                ``_id``; or a look-up or an expression failed.
         """
         events = await self._orphans.left_out(events)
         if not events:
@@ -83,7 +83,7 @@ class EventView:
     def _must_be_evaluated(self, events: Sequence[Event]) -> bool:
         if not self._stages.run_on_shards:
             return bool(self._stages.raw)
-        # These come from the shards whatever the client's stages make of them.
+        # Catalog events come from the shards unfiltered.
         return bool(self._stages.raw) and any(operation_type(event.document) in CATALOG_EVENTS for event in events)
 
     async def _completed(self, events: Sequence[Event]) -> list[bytes]:
@@ -95,10 +95,10 @@ class EventView:
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:
-    """The token of the event that a result was made of.
+    """Return the token of the event that a result comes from.
 
     Raises:
-        CommandError: ChangeStreamFatalError, its ``_id`` is not the token of any event that is left.
+        CommandError: ChangeStreamFatalError, the result's ``_id`` is not the token of a remaining event.
     """
     raw = token_of(result)
     for token in tokens:
@@ -109,14 +109,13 @@ def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> 
 
 
 _AWAIT_MS: Final = 1000
-"""How long a ``getMore`` waits for events without ``maxTimeMS``, as in mongod."""
+"""Time that a ``getMore`` without ``maxTimeMS`` waits for events, as in mongod."""
 
 _WAIT_SECONDS_MIN: Final = 0.02
-"""How long shards wait for events while there are events; an event of one shard waits for the others' answers."""
+"""Minimum wait of shards for events. It applies while events flow, as an event waits for the other shards' replies."""
 
 _PATIENCE_SECONDS: Final = 0.1
-"""How much longer a ``getMore`` waits for shards, which have been asked to answer in time. Later answers are for the
-next one."""
+"""Extra time for replies of shards after their own wait has ended. Later replies are for the next ``getMore``."""
 
 _TAKEN_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -126,13 +125,13 @@ class ChangeStreamCursor:
 
     Args:
         streams: the streams on the shards.
-        owner: knows which events repeat others.
-        view: what the client gets of events.
-        namespace: the ``db.collection`` that ``getMore`` has to name.
-        start: the token after which the stream starts, on the shard where it starts first.
-        position: the token of a client that has got no event yet. Shards where the stream starts earlier may have
-            events before it, which were written while the stream was opened.
-        must_be_found: the token of the event that has to come first, and is not returned; None if there is none.
+        owner: detects duplicates of other shards' events.
+        view: transforms events for the client.
+        namespace: the ``db.collection`` that ``getMore`` must name.
+        start: the earliest start token among the shards.
+        position: the resume token before the first event. Shards with an earlier start may return events before it,
+            written while the stream was opened.
+        must_be_found: the token of the event to resume after, which must come first; None if there is none.
         clock: of the router.
     """
 
@@ -172,7 +171,7 @@ class ChangeStreamCursor:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the stream has ended, because what it is about is gone."""
+        """Whether the stream has ended because its collection or database is gone."""
         return self._is_invalidated and not self._ready
 
     @property
@@ -181,14 +180,11 @@ class ChangeStreamCursor:
         return self._streams.merger.held_bytes + self._ready_bytes
 
     async def first_batch(self, opening: GetMore, *, reads: bool) -> list[bytes]:
-        """The events of the first batch, which waits for none.
+        """Return the events of the first batch, without a wait.
 
         Args:
             opening: the command that opens the cursor.
-            reads: whether the stream starts in the past, so that there may be some.
-
-        Raises:
-            CommandError: a shard failed.
+            reads: whether the stream starts in the past, so that there may be events.
         """
         batch = Batch(opening.batch_size)
         if reads and not batch.is_full:
@@ -197,15 +193,11 @@ class ChangeStreamCursor:
         return batch.documents
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
-        """The reply to the command that opened the cursor."""
+        """Build the reply to the command that opened the cursor."""
         return self._reply(opening, FIRST_BATCH, documents, cursor_id)
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """Answer a ``getMore`` as soon as there is an event, or when the time to wait is over.
-
-        Raises:
-            CommandError: a shard failed.
-        """
+        """Reply to a ``getMore`` as soon as there is an event, or when its wait has expired."""
         batch = Batch(get_more.batch_size)
         await self._await_events(get_more, batch)
         cursor_id = 0 if self.is_exhausted else get_more.cursor_id
@@ -216,7 +208,7 @@ class ChangeStreamCursor:
         seconds_left = deadline - trio.current_time()
         await self._fill(get_more, batch)
         while not batch.documents and not self.is_exhausted and seconds_left > 0:
-            # What is quiet for long is asked less often.
+            # Idle streams are polled less often.
             quiet_seconds = trio.current_time() - self._last_event
             wait_seconds = min(max(quiet_seconds / 2, _WAIT_SECONDS_MIN), seconds_left)
             with trio.move_on_at(deadline + _PATIENCE_SECONDS):
@@ -227,7 +219,7 @@ class ChangeStreamCursor:
             seconds_left = deadline - trio.current_time()
 
     async def _fill(self, get_more: GetMore, batch: Batch) -> None:
-        """Move what may be returned into the batch, and advance the position of the stream accordingly."""
+        """Move returnable events into the batch, and advance the position of the stream accordingly."""
         while not batch.is_full:
             while self._ready and batch.add(self._ready[0][1]):
                 token, document = self._ready.popleft()
@@ -249,7 +241,7 @@ class ChangeStreamCursor:
             self._position = max(self._position, horizon)
 
     async def _take(self, get_more: GetMore, count_max: int | None) -> list[Event]:
-        """The next events that may be returned, without repetitions of other shards' events."""
+        """Take the next returnable events, without duplicates of other shards' events."""
         merger = self._streams.merger
         events: list[Event] = []
         size = 0
@@ -260,7 +252,7 @@ class ChangeStreamCursor:
             is_repetition = await self._owner.is_repetition(event, kind)
             merger.take()
             if event.token <= self._start:
-                is_found = self._start in (event.token, event.token.repeated())  # the other event's shard may be gone
+                is_found = self._start in (event.token, event.token.repeated())  # the first event's shard may be gone
                 self._must_be_found = None if is_found else self._must_be_found
                 continue
             self._check_found()
@@ -276,11 +268,7 @@ class ChangeStreamCursor:
         return events
 
     def _check_found(self) -> None:
-        """Refuse to continue after an event that no shard has.
-
-        Raises:
-            CommandError: ChangeStreamFatalError.
-        """
+        """Raise an error if the event to resume after should have come, and has not."""
         if self._must_be_found is not None:
             raise token_not_found(self._must_be_found)
 

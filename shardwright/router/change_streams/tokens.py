@@ -1,7 +1,7 @@
-"""Resume tokens, without I/O: what a change stream is sorted by, and where it can be resumed.
+"""Resume tokens: the sort key and the resume points of a change stream. No I/O.
 
 A token is a document ``{_data: <hex string>, _typeBits?}``. The strings sort as the events do. Each begins with the
-cluster time of its event. The token of an event also identifies the event; a *high-water mark* is merely a time, and
+cluster time of its event. The token of an event also identifies the event. A *high-water mark* is merely a time, and
 sorts before all events of that time.
 """
 
@@ -31,7 +31,7 @@ _DATA: Final = b"_data"
 
 _TIMESTAMP_MARK: Final = "82"
 _HIGH_WATER_MARK: Final = "2B0229296E04"
-"""Version 1, no kind of event, no operation in a transaction, not from an invalidation; the end."""
+"""Version 1, no event, no transaction operation index, not from an invalidation, and the end mark."""
 
 _EVENT: Final = "2B022C0100"
 """Version 1, an event."""
@@ -47,9 +47,9 @@ _UUID_DIGITS: Final = 32
 
 _DOCUMENT: Final = "46"
 _DOCUMENT_ENDS: Final = "0004"
-"""The end of a document, and of the token."""
+"""The end marks of a document and of the token."""
 _ONE_MORE_FIELD: Final = "14616761696E0014"
-"""Null of the name "again", in a document."""
+"""A null field named "again", inside a document."""
 
 _TIME_DIGITS: Final = 16
 _BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16,}").fullmatch
@@ -57,10 +57,10 @@ _BEGINS_WITH_TIME: Final = re.compile("82[0-9A-F]{16,}").fullmatch
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResumeToken:
-    """One token; tokens compare as the events that they belong to.
+    """A resume token. Tokens compare in the order of their events.
 
     Attributes:
-        data: the hex string that they are sorted by, in capitals.
+        data: the hex string that determines the order, in capitals.
         raw: the whole document, for clients and shards.
     """
 
@@ -69,7 +69,7 @@ class ResumeToken:
 
     @classmethod
     def parse(cls, document: bytes) -> "ResumeToken | None":
-        """The token that is this document; None if it is none, which a mongod reports with its own error."""
+        """Parse a token; None if it is malformed, which a mongod reports with its own error."""
         span = find(document, _DATA)
         if span is None or span[0] != STRING:
             return None
@@ -78,10 +78,10 @@ class ResumeToken:
 
     @classmethod
     def received(cls, document: bytes) -> "ResumeToken":
-        """The token that a shard has sent.
+        """Parse a token from a shard.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: it is malformed.
         """
         token = cls.parse(document)
         if token is None:
@@ -90,29 +90,29 @@ class ResumeToken:
 
     @classmethod
     def high_water_mark(cls, time: Timestamp) -> "ResumeToken":
-        """The token before all events of a cluster time."""
+        """Return the token before all events of a cluster time."""
         data = f"{_TIMESTAMP_MARK}{time.time:08X}{time.inc:08X}{_HIGH_WATER_MARK}"
         return cls(data, bson.encode({"_data": data}))
 
     @property
     def time(self) -> Timestamp:
-        """The cluster time that it stands for."""
+        """The cluster time of the token."""
         start = len(_TIMESTAMP_MARK)
         return Timestamp(int(self.data[start : start + 8], 16), int(self.data[start + 8 : start + 16], 16))
 
     @property
     def is_high_water_mark(self) -> bool:
-        """Whether it is only a time, and not the token of an event."""
+        """Whether this is only a time, not the token of an event."""
         return self.data[len(_TIMESTAMP_MARK) + _TIME_DIGITS :] == _HIGH_WATER_MARK
 
     @property
     def is_of_invalidation(self) -> bool:
-        """Whether it is the token of an event that ended its stream."""
+        """Whether this is the token of an event that ended its stream."""
         return self._after_number.startswith(_TRUE)
 
     @property
     def ends_collection(self) -> bool:
-        """Whether it is the token of the event that ended the stream of a collection."""
+        """Whether this is the token of the event that ended a collection's stream."""
         return self.is_of_invalidation and self.collection_uuid is not None
 
     @property
@@ -123,12 +123,12 @@ class ResumeToken:
         return UUID(digits) if rest.startswith(_UUID) and len(digits) == _UUID_DIGITS else None
 
     def repeated(self) -> "ResumeToken":
-        """The token that comes next after this one, for another shard's event that has the same token.
+        """Return the next token after this one, for another shard's event with the same token.
 
-        The mongods' tokens name documents by ``_id`` alone. So two shards' events have the same token if they are about
-        the same ``_id`` at the same time, as when a transaction moves a document; in a genuine cluster they differ by
-        the shard key. Here the document in the token gets one more field. A token that has none, or is of an
-        invalidation, stays as it is.
+        The mongods' tokens name documents by ``_id`` alone. Two shards' events have the same token if they concern the
+        same ``_id`` at the same time, as when a transaction moves a document. In a genuine cluster they differ by the
+        shard key. Here the document in the token gets one more field. A token without a document, or from an
+        invalidation, stays unchanged.
         """
         named = self._after_number[_BOOLEAN_DIGITS + len(_UUID) + _UUID_DIGITS :]
         is_named = named.startswith(_DOCUMENT) and named.endswith(_DOCUMENT_ENDS)
@@ -139,23 +139,23 @@ class ResumeToken:
 
     @property
     def _after_number(self) -> str:
-        """What follows the number of the operation in its transaction; empty if it is not the token of an event."""
+        """The part after the index of the operation in its transaction; empty unless it is the token of an event."""
         rest = self.data[len(_TIMESTAMP_MARK) + _TIME_DIGITS :]
         if not rest.startswith(_EVENT):
             return ""
-        # The type of the number says how many bytes of two digits follow.
+        # The type of the number determines its length in bytes, of two digits each.
         kind = rest[len(_EVENT) : len(_EVENT) + 2]
         digits = 0 if kind == _ZERO else 2 * max(int(kind or "0", 16) - _BYTES_OF_NUMBER, 0)
         return rest[len(_EVENT) + 2 + digits :]
 
 
 def after(time: Timestamp) -> Timestamp:
-    """The next cluster time."""
+    """Return the next cluster time."""
     return Timestamp(time.time, time.inc + 1)
 
 
 def token_in_sort_key(document: bytes, sort_key: Span) -> ResumeToken:
-    """The token of an event, from the ``$sortKey`` that a shard adds for the merge.
+    """Decode the token of an event from the ``$sortKey`` that a shard adds for the merge.
 
     Raises:
         RemoteProtocolError: there is none.
