@@ -1,6 +1,6 @@
 """Commands for the administrators of servers: logs, certificates, ``fsync``, plan caches, shutdown, ``multicast``.
 
-``logRotate`` and ``rotateCertificates`` concern all processes of this router.
+``logRotate`` and ``rotateCertificates`` affect all processes of this router.
 """
 
 from time import perf_counter
@@ -43,7 +43,7 @@ from shardwright.wire.type_names import type_name
 
 _NAME: Final = b"logRotate"
 _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
-"""The types of an argument: a string names one log, anything else means all."""
+"""Accepted types of the argument. A string names one log, anything else means all."""
 
 
 async def log_rotate(operation: Operation) -> Reply:
@@ -52,13 +52,13 @@ async def log_rotate(operation: Operation) -> Reply:
     named = _named(operation.request)
     try:
         options.logs.rotate_for_client(named)
-    finally:  # one of them may have been rotated although the other could not
+    finally:  # one log may have been rotated before the other failed
         tell_supervisor_logs_were_rotated(options)
     return {}
 
 
 def _named(request: Request) -> str | None:
-    """The log that is to be rotated; None for all."""
+    """Return the name of the log to rotate; None for all."""
     kind = request.fields[_NAME][0]
     if kind not in _KINDS:
         raise wrong_type("logRotate.logRotate", kind, type_name(BOOL), type_name(STRING))
@@ -107,7 +107,7 @@ async def append_oplog_note(operation: Operation) -> Reply:
 
 
 def _data(request: Request) -> bytes:
-    """The note.
+    """Return the note.
 
     Raises:
         CommandError: NoSuchKey, TypeMismatch.

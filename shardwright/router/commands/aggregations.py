@@ -99,7 +99,7 @@ async def count(operation: Operation) -> Reply:
 
 
 def _no_snapshots(concern: Mapping[str, Any]) -> CommandError:
-    """The error for a view, whose aggregation could read a snapshot; a mongod itself refuses to count a collection."""
+    """Return a mongod's error for a snapshot count. On a view it must be raised here: aggregations read snapshots."""
     text = document_text(bson.encode({"readConcern": {**concern, "provenance": "clientSupplied"}}))
     return CommandError(
         ErrorCode.InvalidOptions,
@@ -149,7 +149,7 @@ async def distinct(operation: Operation) -> Reply:
 
 
 async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
-    """The raw array of all values, merged under a collation by a mongod of one of the shards.
+    """Merge all values under a collation on a mongod of one of the shards; return the raw array.
 
     Raises:
         CommandError: the shard failed, or all values together are too large.
@@ -166,7 +166,7 @@ async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], c
 
 
 def _gathered(documents: Sequence[bytes]) -> bytes:
-    """The raw array of values that an aggregation collected, empty if there were none."""
+    """Return the raw array of values from the aggregation of a ``distinct``, empty if there were none."""
     if not documents:
         return EMPTY_DOCUMENT
     values = index(documents[0])[DISTINCT.encode()]

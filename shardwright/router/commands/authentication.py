@@ -24,7 +24,7 @@ from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
 from shardwright.wire.type_names import type_name
 
 _FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.MechanismUnavailable, ErrorCode.UserNotFound})
-"""The errors that count as failed authentications, unlike unreachable config servers."""
+"""Errors that count as failed authentications. Unreachable config servers do not."""
 
 
 async def sasl_start(operation: Operation) -> Reply:
@@ -36,17 +36,17 @@ async def sasl_start(operation: Operation) -> Reply:
 async def start_conversation(
     operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False, known: Account | None = None
 ) -> dict[str, Any]:
-    """The reply to a ``saslStart``, also to one within a hello.
+    """Execute a ``saslStart``, possibly one inside a hello.
 
     Args:
         operation: the command.
         arguments: of the ``saslStart``.
-        db: of the user.
-        is_speculative: it is within a hello.
+        db: the user's database.
+        is_speculative: whether it is inside a hello.
         known: see `ScramLogin.start`.
 
     Raises:
-        CommandError: see `ScramLogin.start`, or an argument is wrong.
+        CommandError: from `ScramLogin.start`, or an argument is wrong.
     """
     scram, login = operation.context.log_ins.scram, operation.client.login
     mechanism = arguments.string(b"mechanism")
@@ -80,16 +80,16 @@ async def authenticate(operation: Operation) -> Reply:
 async def authenticate_by_certificate(
     operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False
 ) -> dict[str, Any]:
-    """The reply to an ``authenticate``, also to one within a hello.
+    """Execute an ``authenticate``, possibly one inside a hello.
 
     Args:
         operation: the command.
         arguments: of the ``authenticate``.
-        db: of the user.
-        is_speculative: it is within a hello.
+        db: the user's database.
+        is_speculative: whether it is inside a hello.
 
     Raises:
-        CommandError: see `log_in_with_certificate`, or the mechanism is another.
+        CommandError: from `log_in_with_certificate`, or the mechanism is another one.
     """
     check_mechanism(arguments.string(b"mechanism"))
     user = arguments.maybe_string(b"user")
@@ -121,7 +121,7 @@ async def connection_status(operation: Operation) -> Reply:
 
 
 def addresses_of(client: ClientConnection) -> Addresses:
-    """The addresses of a connection."""
+    """Return the client's and the server's address of a connection."""
     own = client.stream.socket.getsockname()
     if not isinstance(own, tuple):
         return NO_ADDRESSES
@@ -130,9 +130,9 @@ def addresses_of(client: ClientConnection) -> Addresses:
 
 @contextmanager
 def _counting_failures(client: ClientConnection) -> Iterator[None]:
-    """Count a step of a log-in that fails for what the client has sent.
+    """Count log-in steps that fail because of the client's input.
 
-    Guesses within a hello are not failures: a driver that has guessed the wrong mechanism must be able to continue.
+    Speculative attempts in a hello are not counted: a driver that guessed the wrong mechanism must be able to continue.
     """
     try:
         yield
@@ -143,7 +143,7 @@ def _counting_failures(client: ClientConnection) -> Iterator[None]:
 
 
 def _payload(arguments: Arguments) -> tuple[bytes, bool]:
-    """The client's message, and whether it is text.
+    """Return the client's message, and whether it was sent as base64 text.
 
     Raises:
         CommandError: 40414, there is none; BadValue or 10270, it is neither binary nor base64.

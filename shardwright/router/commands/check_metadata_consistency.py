@@ -1,4 +1,4 @@
-"""``checkMetadataConsistency``, a command of MongoDB 7.0: damage in the catalog and on the shards."""
+"""``checkMetadataConsistency``, a command of MongoDB 7.0: finds inconsistencies in the catalog and on the shards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -51,12 +51,12 @@ async def _check_database(operation: Operation, db: str, collection: str = "") -
 
 
 async def _damage_of_entry(operation: Operation, db: str, error: CommandError) -> dict[str, Any] | None:
-    """Why nothing of a database can be checked, if that is damage of its entry in the catalog."""
+    """Return the inconsistency of a database's catalog entry, if that is why the database cannot be checked."""
     if error.code not in (ErrorCode.ShardNotFound, ErrorCode.StaleDbVersion):
         return None
     for entry in await _catalog(operation, "databases", {"_id": db}):
         about = {"shard": entry["primary"], "databaseVersion": entry["version"]}
-        if error.code == ErrorCode.StaleDbVersion:  # still, after the router has read the entry again and again
+        if error.code == ErrorCode.StaleDbVersion:  # the router has refreshed several times before it raises this
             return Inconsistency.OutdatedDatabaseEntry.document(db, **about, reason=error.message)
         if entry["primary"] not in await operation.context.shards.all_ids():
             return Inconsistency.DatabaseOnUnknownShard.document(db, **about)
@@ -64,7 +64,7 @@ async def _damage_of_entry(operation: Operation, db: str, error: CommandError) -
 
 
 async def _check_cluster(operation: Operation) -> list[dict[str, Any]]:
-    """Check one database after the other, then what belongs to none."""
+    """Check one database after the other, then metadata outside of databases."""
     stray_chunks = await _stray_chunks(operation)
     databases = await _databases(operation)
     found: list[dict[str, Any]] = []
@@ -72,9 +72,9 @@ async def _check_cluster(operation: Operation) -> list[dict[str, Any]]:
         try:
             found += await _check_database(operation, db)
         except CommandError as error:
-            if error.code != ErrorCode.NamespaceNotFound:  # it was dropped meanwhile
+            if error.code != ErrorCode.NamespaceNotFound:  # dropped since the list was read
                 raise
-    # Whatever creates or drops a collection has let go of its database since, which has been locked for its check.
+    # A check locks its database, so operations that were creating or dropping collections before it have ended by now.
     for uuid in set(stray_chunks).intersection(await _stray_chunks(operation)):
         found.append(Inconsistency.StrayChunks.document("config.chunks", collectionUUID=uuid))
     found += await _hidden_collections(operation)
@@ -87,10 +87,10 @@ async def _databases(operation: Operation) -> list[str]:
 
 
 async def _hidden_collections(operation: Operation) -> list[dict[str, Any]]:
-    """The sharded collections of databases that do not exist.
+    """Return the sharded collections of databases that do not exist.
 
-    A database is created before its collections, and dropped after them: one without a database before and after the
-    databases are read is not just being created or dropped.
+    A database is created before its collections, and dropped after them. A collection that lacks a database before and
+    after the databases are read is therefore not just being created or dropped.
     """
     before = await _catalog(operation, "collections")
     databases = _INTERNAL.union(await _databases(operation))
@@ -103,7 +103,7 @@ async def _hidden_collections(operation: Operation) -> list[dict[str, Any]]:
 
 
 async def _stray_databases(operation: Operation, before: Iterable[str]) -> list[dict[str, Any]]:
-    """The databases of shards that the catalog did not have before, and does not have after, the shards were asked."""
+    """Return the databases of shards that the catalog had neither before nor after the shards were read."""
     listing = {"listDatabases": 1, "nameOnly": True}
     on_shards: dict[str, Sequence[str]] = {}
     for shard in await operation.context.shards.all_ids():
@@ -119,7 +119,7 @@ async def _stray_databases(operation: Operation, before: Iterable[str]) -> list[
 
 
 async def _stray_chunks(operation: Operation) -> list[Binary]:
-    """The UUIDs of collections that have chunks but no entry."""
+    """Return the UUIDs of collections that have chunks but no catalog entry."""
     by_uuid = {"$group": {"_id": "$uuid"}}
     entry = {"$lookup": {"from": "collections", "localField": "_id", "foreignField": "uuid", "as": "entry"}}
     pipeline: list[Mapping[str, Any]] = [by_uuid, entry, {"$match": {"entry": []}}]

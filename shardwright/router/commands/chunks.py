@@ -1,7 +1,7 @@
 """Commands that split, merge and move chunks.
 
-The router works out the range of a move, and the config server makes the owning shard move it. A migration continues
-even if the client or this router goes away; the same command sent again joins it. ``setAllowMigrations`` forbids
+The router computes the range of a move, and the config server makes the owning shard move it. A migration continues
+even if the client or this router disconnects; the same command sent again joins it. ``setAllowMigrations`` forbids
 migrations of a collection.
 """
 
@@ -84,10 +84,10 @@ async def merge_chunks(operation: Operation) -> Reply:
 
 
 async def _change_chunks(operation: Operation, attempt: Callable[[RoutingTable], Awaitable[None]]) -> None:
-    """Change chunks by the present routing table, and again if the collection got another epoch.
+    """Change chunks by a fresh routing table; retry if the collection has a new epoch.
 
     Raises:
-        CommandError: see `fresh_table`; what ``attempt`` raises; StaleEpoch, in each of many attempts.
+        CommandError: from `fresh_table` or ``attempt``; StaleEpoch after the last retry.
     """
     namespace, routing = str(named_in_full(operation.request)), operation.context.routing
     routing.forget_collection(namespace)
@@ -98,10 +98,11 @@ async def _change_chunks(operation: Operation, attempt: Callable[[RoutingTable],
 
 
 async def fresh_table(operation: Operation) -> RoutingTable:
-    """The routing table of the collection that the command names, read again.
+    """Refresh and return the routing table of the collection that the command names.
 
     Raises:
-        CommandError: BadValue or InvalidNamespace, it names none; NamespaceNotSharded; NamespaceNotFound.
+        CommandError: BadValue or InvalidNamespace, the name is missing or invalid; NamespaceNotSharded;
+            NamespaceNotFound.
     """
     namespace = str(named_in_full(operation.request))
     operation.context.routing.forget_collection(namespace)
@@ -115,7 +116,7 @@ def _sharded(routing: CollectionRouting) -> RoutingTable:
 
 
 def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None, bytes | None]:
-    """``find``, ``bounds`` and ``middle``. Exactly one is given.
+    """Return ``find``, ``bounds`` and ``middle``. Exactly one is given.
 
     Raises:
         PlainError: none, or more than one.
@@ -137,12 +138,12 @@ def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None
 
 
 def given(document: bytes | None) -> bytes | None:
-    """An empty document counts as none, as in mongos."""
+    """Return None for an empty document, which counts as absent, as in mongos."""
     return None if document == EMPTY_DOCUMENT else document
 
 
 def two_bounds(bounds: list[bytes]) -> list[bytes]:
-    """The lower and the upper bound in a command's argument.
+    """Return the lower and the upper bound in a command's argument.
 
     Raises:
         PlainError: one is missing.
@@ -155,7 +156,7 @@ def two_bounds(bounds: list[bytes]) -> list[bytes]:
 
 
 async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedChunk) -> bytes:
-    """The key in the middle of a chunk's documents, determined by the shard that owns it.
+    """Find the key in the middle of a chunk's documents on the owning shard.
 
     Raises:
         CommandError: CannotSplit, there is none; StaleConfig.
@@ -167,7 +168,7 @@ async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedCh
 
 
 _FORCE_MANUAL: Final = 1
-"""Between servers ``forceJumbo`` is a number; this one stands for a user's explicit request (2 is the balancer's)."""
+"""Value of the servers' numeric ``forceJumbo`` for a user's explicit request; 2 is the balancer's."""
 
 
 async def move_chunk(operation: Operation) -> Reply:
@@ -217,7 +218,7 @@ async def set_allow_migrations(operation: Operation) -> Reply:
 
 
 async def _destination(operation: Operation) -> str:
-    """The shard that ``moveChunk`` is to move to, given by its name, its connection string or one of its members.
+    """Return the destination of a ``moveChunk``, given as a shard name, a connection string or a member's address.
 
     Raises:
         CommandError: ShardNotFound; TypeMismatch.
@@ -237,8 +238,8 @@ async def _destination(operation: Operation) -> str:
 async def _move_largest_range(operation: Operation, namespace: str, move: Mapping[str, Any], high: bytes) -> None:
     """Move the range for which only the upper bound is given.
 
-    A config server of MongoDB 6.0.5 does not survive a range without a lower bound, so the router chooses one. If the
-    chunk has been split, as by auto-splitting, the range is to be within the part that ends at ``high`` now.
+    A config server of MongoDB 6.0.5 crashes on a range without a lower bound, so the router chooses one. If the chunk
+    has since been split, for example by auto-splitting, the range must lie within the part that now ends at ``high``.
     """
     low = await _lower_bound(operation, high)
     while True:
@@ -257,10 +258,10 @@ async def _move_range(operation: Operation, namespace: str, move: Mapping[str, A
 
 
 async def _lower_bound(operation: Operation, high: bytes) -> bytes:
-    """The lower bound of the largest range within one chunk that ends at ``high`` and may be moved at once.
+    """Return the lower bound of the largest range within one chunk that ends at ``high`` and may be moved at once.
 
     Raises:
-        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is not a key; what the shard answers.
+        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is not a key; or the shard's error.
     """
     table = await fresh_table(operation)
     last = table.key_pattern.normalize(high)
@@ -269,7 +270,7 @@ async def _lower_bound(operation: Operation, high: bytes) -> bytes:
     chunk = table.chunk_before_key(table.key_pattern.key_bytes(last))
     bytes_max = Int64(await _chunk_bytes_max(operation, table))
     keys = await split_vector(operation, table, chunk.shard, chunk.min, last, maxChunkSizeBytes=bytes_max)
-    # They are half of that size apart, and less than half may lie behind the last.
+    # The keys are half of that size apart, and less than half may follow the last one.
     return keys[-2] if len(keys) > 1 else chunk.min
 
 
@@ -279,7 +280,7 @@ async def _chunk_bytes_max(operation: Operation, table: RoutingTable) -> int:
 
 
 async def _move(operation: Operation, namespace: str, move: dict[str, Any], waits: tuple[bytes, ...]) -> None:
-    """Ask the config server for a move.
+    """Request a move from the config server.
 
     Args:
         operation: the client's command, whose options apply.
@@ -303,9 +304,9 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
 
 
 def _throttle(request: Request, is_on: bool | None) -> dict[str, Any]:
-    """How the recipient is to wait for its secondaries, in the servers' internal form.
+    """Encode the recipient's secondary throttle in the servers' internal form.
 
-    The command's own write concern applies to nothing else, and only if ``secondaryThrottle`` is on.
+    The command's own write concern is used for nothing else, and only if ``secondaryThrottle`` is on.
     """
     if is_on is None:
         return {}

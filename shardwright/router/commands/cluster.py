@@ -112,7 +112,7 @@ async def get_shard_version(operation: Operation) -> Reply:
 
 
 def _chunk_bounds(table: RoutingTable) -> dict[str, Any]:
-    """The bounds of all chunks, unless they are too large for a reply."""
+    """Return the bounds of all chunks, unless they are too large for a reply."""
     bounds = []
     size = 0
     for chunk in table.chunks():
@@ -193,7 +193,7 @@ async def configure_collection_balancing(operation: Operation) -> Reply:
 
 
 async def clear_jumbo_flag(operation: Operation) -> Reply:
-    """Lets a chunk that was too large to be moved be moved again."""
+    """Clears the jumbo flag of a chunk, so that the chunk can be moved again."""
     table = await fresh_table(operation)
     arguments = Arguments.of(operation.request)
     query = arguments.maybe_raw(b"find")

@@ -51,15 +51,15 @@ async def create(operation: Operation) -> Reply:
 
 
 async def _check_same(operation: Operation, error: CommandError) -> None:
-    """Accept an existing collection if it has the options that the client asks for.
+    """Accept an existing collection if it has the options of the client's command.
 
     Raises:
-        CommandError: NamespaceExists, it has others.
+        CommandError: NamespaceExists, it has other options.
     """
     request = operation.request
     listed = await listed_collection(operation, await operation.context.routing.collection(operation.namespace))
     if listed is None:
-        raise error  # dropped meanwhile
+        raise error  # dropped since the shard refused
     options = listed["options"]
     if not are_options_equal(request.document, options):
         raise CommandError(
@@ -72,7 +72,7 @@ async def _check_same(operation: Operation, error: CommandError) -> None:
 TEMPORARY_COLLECTIONS: Final = frozenset({"admin.tempusers", "admin.temproles"})
 """Collections of mongorestore for users and roles, which it drops before and after ``_mergeAuthzCollections``.
 
-A mongos refuses the drop, so users can be restored through it only once.
+A mongos refuses to drop them, so users can be restored through it only once.
 """
 
 
@@ -119,8 +119,8 @@ async def convert_to_capped(operation: Operation) -> Reply:
     """Makes an unsharded collection capped."""
 
     async def attempt(routing: CollectionRouting) -> Reply:
-        # If it has been sharded since this was read, its shard refuses the version of an unsharded collection. If it is
-        # no longer sharded, no shard would say so.
+        # If the collection was sharded since this routing was read, its shard refuses the unsharded version. No shard
+        # would refuse if it is no longer sharded.
         routing = await operation.context.routing.confirmed_if_sharded(routing)
         if routing.is_sharded:
             message = f"You can't convertToCapped a sharded collection: {routing.namespace}"
@@ -160,10 +160,10 @@ async def rename_collection(operation: Operation) -> Reply:
 
 
 async def _have_database(operation: Operation, db: str, *, like: str) -> None:
-    """Create a database, unless it exists, on the primary shard of another one, since renames only work within a shard.
+    """Create a database, unless it exists, with the primary shard of another, as renames only work within a shard.
 
     Raises:
-        CommandError: NamespaceNotFound, the other one does not exist.
+        CommandError: NamespaceNotFound, the other database does not exist.
     """
     routing_cache = operation.context.routing
     source = await routing_cache.database(like)
@@ -177,7 +177,7 @@ async def _have_database(operation: Operation, db: str, *, like: str) -> None:
 
 
 def _drop_target(arguments: Arguments) -> dict[str, Any]:
-    """Whether the rename may replace what has the new name; as a UUID, only the collection that has it."""
+    """Return the arguments for replacing the target; a UUID limits that to the collection with this UUID."""
     value = arguments.value(b"dropTarget") if arguments.has(b"dropTarget") else False
     if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE:
         return {"dropTarget": True, "expectedTargetUUID": Binary.from_uuid(arguments.uuid(b"dropTarget"))}
@@ -185,7 +185,7 @@ def _drop_target(arguments: Arguments) -> dict[str, Any]:
 
 
 def _target(request: Request) -> Namespace:
-    """Its new name.
+    """Return the new name.
 
     Raises:
         CommandError: 40414, TypeMismatch, InvalidNamespace.
@@ -204,7 +204,7 @@ def _refuse_null_characters(name: str) -> None:
 
 
 def _check_writable(namespace: Namespace, role: str) -> None:
-    """Refuse names of collections that clients may not write.
+    """Refuse namespaces that clients may not write.
 
     Raises:
         CommandError: IllegalOperation.
@@ -236,7 +236,7 @@ async def validate_db_metadata(operation: Operation) -> Reply:
 
 
 def check_cursor(arguments: Arguments) -> None:
-    """Refuse what a shard would refuse, where no shard is asked.
+    """Refuse a ``cursor`` argument that a shard would refuse, for replies that involve no shard.
 
     Raises:
         CommandError: TypeMismatch, 40415, 51024.
@@ -268,7 +268,7 @@ async def list_collections(operation: Operation) -> Reply:
 
 
 def _body(operation: Operation) -> bytes:
-    """The request for a shard, which sees no user: it finds what the user may see, if that is asked for."""
+    """Return the command for a shard. ``authorizedCollections`` becomes a filter, as shards do not know the user."""
     request, access = operation.request, operation.context.access
     if access is None or request.get(_AUTHORIZED) is not True:
         return request.body
@@ -279,7 +279,7 @@ def _body(operation: Operation) -> bytes:
 
 
 def _check_arguments(request: Request) -> None:
-    """Refuse what the primary shard would refuse, for a database that has none.
+    """Refuse the arguments that a primary shard would refuse, for a database that does not exist.
 
     Raises:
         CommandError: 40415, TypeMismatch, 51024.

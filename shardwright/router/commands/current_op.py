@@ -49,16 +49,16 @@ from shardwright.wire.type_names import type_name_of
 logger = get_logger("router.operations")
 
 _KILL_SECONDS_MAX = 10.0
-"""How long a shard may take to look for what a killed operation left running on them."""
+"""Longest search on a shard for the remains of a killed operation."""
 
 _FIRST_BATCH = 101
 
 HAS_INTERRUPTED: Final = "hasInterrupted"
-"""The field with which a process tells another one whether it had the operation to be killed."""
+"""The field that reports to another process of the router whether the operation to kill was here."""
 
 
 def is_about_local_operations(operation: Operation, pipeline: Pipeline) -> bool:
-    """Whether a pipeline asks for the router's operations rather than the shards'."""
+    """Whether a pipeline reads the router's operations rather than the shards'."""
     names_collection = next(iter(operation.request.fields.values()))[0] == STRING
     if pipeline.first != CURRENT_OP or operation.request.db != "admin" or names_collection:
         return False
@@ -67,12 +67,12 @@ def is_about_local_operations(operation: Operation, pipeline: Pipeline) -> bool:
 
 
 async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -> Reply:
-    """Answer a pipeline for which `is_about_local_operations` holds.
+    """Run a pipeline for which `is_about_local_operations` holds.
 
-    Without further stages no shard is needed, so that a router shows its operations while no shard answers.
+    Without further stages no shard is involved, so that a router shows its operations even while all shards are down.
 
     Raises:
-        CommandError: TypeMismatch, FailedToParse; a shard that has to run further stages failed.
+        CommandError: TypeMismatch, FailedToParse; or the shard that evaluates further stages failed.
     """
     check_stages(pipeline)
     wanted = CurrentOpArguments.parse(pipeline.stages[0].specification)
@@ -86,16 +86,16 @@ async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -
 
 
 def answer_sibling(operation: Operation) -> Reply:
-    """The operations of this process, for another process of this router."""
+    """Return the operations of this process to another process of this router."""
     wanted = CurrentOpArguments.parse(operation.argument(b"wanted"))
     return {"inprog": local_operations(operation.context, wanted, user_of_sibling(operation.request))}
 
 
 async def kill_local_operation(operation: Operation, opid: int) -> bool:
-    """Interrupt an operation of any process of this router; returns whether there is one of that number.
+    """Interrupt an operation of any process of this router; return whether it was found.
 
     Raises:
-        CommandError: Unauthorized, there is no such operation of the user, who may not end other users' operations.
+        CommandError: Unauthorized, the user may kill only its own operations and the opid is not one of them.
     """
     context, request = operation.context, operation.request
     owner = user_of_sibling(request)
@@ -111,7 +111,7 @@ async def kill_local_operation(operation: Operation, opid: int) -> bool:
 
 
 async def kill_operations(operation: Operation) -> Reply:
-    """Kills the operations whose clients have given them one of the keys."""
+    """Kills the operations that have one of the given client operation keys."""
     arguments = Arguments.of(operation.request, "_killOperations")
     array = arguments.span(b"operationKeys", ARRAY)
     keys = {
@@ -125,13 +125,13 @@ async def kill_operations(operation: Operation) -> Reply:
 
 
 def _key(operation: Operation) -> bytes | None:
-    """The ``clientOperationKey`` of an operation."""
+    """Return the ``clientOperationKey`` of an operation."""
     key = operation.argument(b"clientOperationKey")
     return bytes(key) if isinstance(key, bytes) else None
 
 
 def _interrupt(operation: Operation, is_meant: Callable[[Operation], bool]) -> bool:
-    """Interrupt operations of this process, here and on shards; returns whether there were any."""
+    """Interrupt operations of this process, here and on shards; return whether there were any."""
     interrupted = interrupt_operations(operation.context, is_meant)
     for each in interrupted:
         operation.context.background.start_soon(_kill_on_shards, each)
@@ -146,7 +146,7 @@ async def _of_all_processes(operation: Operation, wanted: CurrentOpArguments) ->
 
 
 def _asking_user(operation: Operation) -> UserName:
-    """Who has sent a request under access control.
+    """Return the user of a request under access control.
 
     Raises:
         CommandError: Unauthorized, the client has not authenticated.
@@ -158,11 +158,11 @@ def _asking_user(operation: Operation) -> UserName:
 
 
 async def _kill_on_shards(interrupted: Operation) -> None:
-    """Kill what an interrupted operation left running on shards, in the background: a shard may not answer.
+    """Kill the remains of an interrupted operation on shards, in the background, because a shard may not answer.
 
-    Reads end there because the router has closed the connection. A write does not; it is recognised by its session, in
-    which nothing else can be running. A write of a client that uses no sessions runs to its end. Sessions of several
-    users may have the same UUID.
+    Reads end because the router has closed the connection. A write does not. It is found by its session, in which
+    nothing else can be running. A write of a client without sessions runs to its end. The search includes the user,
+    because sessions of several users may have the same UUID.
     """
     lsid = interrupted.request.raw_object(b"lsid")
     if lsid is None:
@@ -185,7 +185,7 @@ async def _kill_on_shards(interrupted: Operation) -> None:
 
 _LARGE_OPID: Final = 26823
 _MALFORMED_OPID: Final = 28625
-"""MongoDB's number for an opid that is neither a number nor ``shard:number``."""
+"""MongoDB's error code for an opid that is neither a number nor ``shard:number``."""
 
 
 async def current_op(operation: Operation) -> Reply:
@@ -217,7 +217,7 @@ async def kill_op(operation: Operation) -> Reply:
 
 
 def _local_opid(opid: object) -> int:
-    """The number of an operation of this router.
+    """Return the opid of an operation of this router.
 
     Raises:
         CommandError: TypeMismatch, BadValue, 26823.
@@ -237,7 +237,7 @@ def _local_opid(opid: object) -> int:
 
 
 def _question(operation: Operation, shard: str) -> bytes:
-    """The frame that asks a shard for its operations, with its name; the command's conditions apply to that too."""
+    """Encode the ``$currentOp`` for a shard. The shard's name is added first, so that conditions may refer to it."""
     wants_own = operation.context.access is not None and operation.argument(b"$ownOps")
     user = user_of(operation.client) if wants_own else None
     own = [] if user is None else [of_user(user)]

@@ -99,12 +99,13 @@ async def find(operation: Operation) -> Reply:
 async def _find_on_shards(
     operation: Operation, routing: CollectionRouting, shards: tuple[str, ...], time: Timestamp | None
 ) -> Reply:
-    """Open the cursor on several shards, or on those that can be reached if partial results are allowed, and answer
-    with the first merged batch.
+    """Open the cursor on several shards and return the first merged batch.
+
+    If partial results are allowed, unreachable shards are left out.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: an argument is wrong, or some shard failed.
+        StaleRoutingError: a shard refused the versions.
+        CommandError: an argument is wrong, or a shard failed.
     """
     arguments = FindArguments.parse(operation.request)
     share = None
@@ -128,11 +129,10 @@ async def _find_shares(
     time: Timestamp | None = None,
     share: int | None = None,
 ) -> Reply:
-    """As `_find_on_shards`; each shard returns at most a share of the result if one is given.
+    """Do the same as `_find_on_shards`; with a share, each shard returns at most that part of the result.
 
     Raises:
         ShareTooSmallError: the shards may have more of the result.
-        StaleRoutingError, CommandError: as `_find_on_shards`.
     """
     request = operation.request
     is_collated = collation_unless_simple(routing, collation_of(request)) is not None
@@ -190,7 +190,7 @@ async def get_more(operation: Operation) -> Reply:
 
 
 def _frame_for_holder(operation: Operation, cursor_id: int) -> bytes:
-    """The request for the process that has the cursor, with the user, whom that process does not know."""
+    """Return the frame for the process that holds the cursor, with the user, which that process cannot determine."""
     request, user = operation.request, operation.acting_user
     if user is None or holder_socket(operation.context.options, cursor_id) is None:
         return request.message.frame
@@ -200,7 +200,7 @@ def _frame_for_holder(operation: Operation, cursor_id: int) -> bytes:
 async def _check_privileges(
     operation: Operation, cursor_id: int, owner: CursorOwner, sibling_user: UserName | None
 ) -> None:
-    """Refuse a cursor whose command its user may no longer run.
+    """Refuse to continue a cursor whose command the user may no longer run.
 
     Raises:
         CommandError: Unauthorized.
@@ -240,12 +240,12 @@ async def kill_cursors(operation: Operation) -> Reply:
     not_found: list[bson.Int64] = []
     for cursor_id in cursor_ids:
         (ended if cursor_id in killed else not_found).append(bson.Int64(cursor_id))
-        killed.discard(cursor_id)  # an id that is given twice is killed once
+        killed.discard(cursor_id)  # an id that occurs twice is killed once
     return {"cursorsKilled": ended, "cursorsNotFound": not_found, "cursorsAlive": [], "cursorsUnknown": []}
 
 
 async def _check_owners(operation: Operation, access: AccessControl, cursor_ids: Sequence[int]) -> None:
-    """Refuse to kill cursors of others without the privilege to kill any: one of them is enough to refuse all.
+    """Refuse to kill any of the cursors if one belongs to another user and the privilege for that is missing.
 
     Raises:
         CommandError: Unauthorized.
@@ -266,7 +266,7 @@ async def _check_owners(operation: Operation, access: AccessControl, cursor_ids:
 
 
 async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list[bson.Int64]) -> list[int]:
-    """The cursors that were killed by the worker of this router that held them."""
+    """Kill cursors that another process of this router holds; return the killed ones."""
     killing = {"killCursors": operation.argument(operation.request.name.encode()), "cursors": cursor_ids}
     user = operation.acting_user
     if user is not None:
@@ -276,14 +276,14 @@ async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list
     except BackendError:  # the worker has crashed, and its cursors with it
         return []
     except CommandError as error:
-        # The sibling shows what it was sent.
+        # Replaces the sibling's error text, which shows the internal command.
         raise not_authorized(operation.request) if error.code == ErrorCode.Unauthorized else error from error
     ended: list[int] = reply["cursorsKilled"]
     return ended
 
 
 def _cursor_ids(request: Request) -> list[int]:
-    """The ids to kill.
+    """Return the ids to kill.
 
     Raises:
         CommandError: InvalidNamespace or BadValue for the collection's name; 40414; TypeMismatch.

@@ -46,10 +46,10 @@ async def list_databases(operation: Operation) -> Reply:
 
 
 def _visible(operation: Operation) -> Callable[[str], bool]:
-    """Which databases the client may see.
+    """Return the predicate for the databases to list.
 
     Raises:
-        CommandError: Unauthorized, it asks for all and may see some.
+        CommandError: Unauthorized, the client requests all databases and may see only some.
     """
     access = operation.context.access
     if access is None:
@@ -150,7 +150,7 @@ async def data_size(operation: Operation) -> Reply:
     """The size of the documents in a collection, or in a range of it."""
     request = operation.request
     namespace = named_in_full(request)
-    # The command may run on any database; the versions are checked for the collection's.
+    # The command may run on any database; the versions checked are the collection's.
     body = append(without(request.body, (b"$db",)), encode_elements({"$db": namespace.db}))
     _, replies = await send_to_owning_shards(
         operation, str(namespace), body, preference=operation.read_preference, may_repeat=True

@@ -1,6 +1,6 @@
-"""``explain``: how a command would be executed, in the router and on the shards.
+"""``explain``: the execution plan of a command, in the router and on the shards.
 
-Of an aggregation it shows what the shards run, and what is left for a merger or for the router.
+For an aggregation it shows ``shardsPart`` and ``mergerPart``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, STRING, append, decode_docu
 async def explain_aggregate(
     operation: Operation, routing: CollectionRouting, explained: ExplainedCommand, shards: Sequence[str]
 ) -> Reply:
-    """The reply.
+    """Explain an aggregation on a collection.
 
     Args:
         operation: the ``explain``.
@@ -76,8 +76,8 @@ async def explain_aggregate(
         shards: the shards that it targets.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        ShardedViewError: the collection is a view that no shard can run alone.
+        StaleRoutingError: a shard refused the versions.
+        ShardedViewError: the collection is a view that no single shard can run.
         CommandError: a stage is wrong, or a shard failed.
     """
     pipeline = Pipeline.parse(explained.request)
@@ -106,7 +106,7 @@ async def explain_without_collection(operation: Operation, explained: ExplainedC
     """Explain an ``{aggregate: 1}``.
 
     Raises:
-        CommandError: what is wrong with it, or a shard failed.
+        CommandError: the aggregation is wrong, or a shard failed.
     """
     part = operation.part(explained.request)
     pipeline = Pipeline.parse(explained.request)
@@ -130,12 +130,12 @@ async def explain_without_collection(operation: Operation, explained: ExplainedC
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What an aggregation reads.
+    """The input of an aggregation.
 
     Attributes:
         namespace: its collection.
-        versions: the version elements for each shard that it targets.
-        is_passed_on: whether a mongos passes the aggregation on, so that the shard explains it, unless it writes.
+        versions: the version elements for each targeted shard.
+        is_passed_on: whether mongos forwards the aggregation unless it writes, so that the shard explains it.
     """
 
     namespace: str
@@ -150,17 +150,17 @@ async def _explain(
     pipeline: Pipeline,
     by_router: tuple[Stage, ...],
 ) -> Reply:
-    """Explain a pipeline whose last stages the router executes itself.
+    """Explain a pipeline; the router itself executes `by_router` after it.
 
     Raises:
-        JoinNeededError: no shard has all collections that the others read.
+        JoinNeededError: no shard has all other collections that the pipeline reads.
         CommandError: as `explain_aggregate`.
     """
     shards = tuple(source.versions)
     plan = await plan_aggregation(operation, pipeline, shards)
     if pipeline.first == CHANGE_STREAM or (plan is None and by_router):
         plan = AggregationPlan(pipeline.stages, ())
-    if plan is not None:  # no shard sees the whole pipeline
+    if plan is not None:  # no shard receives the whole pipeline to check
         await _check(operation.part(explained.request))
     body, foreign = explained.body, NO_FOREIGN_COLLECTIONS
     if plan is not None:
@@ -180,18 +180,14 @@ async def _explain(
     if plan is None:
         return explain_aggregate_reply(said, None, None, server, command)
     split = explained_split(plan.shards_part, (*plan.merger_part, *by_router), source.namespace, plan.sort)
-    merging = "anyShard"  # as for a $merge into a sharded collection, which the shards divide between them
+    merging = "anyShard"  # as for a $merge into a sharded collection, which the shards execute in parallel
     if not (by_router and by_router[-1].name == "$merge"):
         merging = merge_type(plan.merger_part, may_spill=bool(explained.request.get(b"allowDiskUse")))
     return explain_aggregate_reply(said, merging, split, server, command)
 
 
 async def _check(whole: Operation) -> None:
-    """Have a mongod check the whole aggregation.
-
-    Raises:
-        CommandError: what mongod finds.
-    """
+    """Check the whole aggregation on a mongod; raise its error."""
     target = await merge_target(whole, Pipeline.parse(whole.request))
     await check_pipeline(whole, None if target is None else min(target.shards))
 
@@ -201,7 +197,7 @@ _OF_PLANNER: Final = "error processing query: "
 _OF_PARSING: Final = frozenset(
     {ErrorCode.FailedToParse, ErrorCode.TypeMismatch, ErrorCode.InvalidNamespace, 13111, 40413, 40414, 40415}
 )
-"""Errors in the arguments of the explained command, which a mongos finds itself when it parses the command."""
+"""Errors in the arguments of the explained command, which mongos itself raises when it parses the command."""
 
 
 async def explain(operation: Operation) -> Reply:
@@ -218,15 +214,15 @@ async def explain(operation: Operation) -> Reply:
 async def explain_command(
     operation: Operation, explained: ExplainedCommand, *, rounds_left: int = ATTEMPTS_MAX
 ) -> Reply:
-    """Answer with the explanations of the shards that the command would go to.
+    """Explain a command by the explanations of the shards that it targets.
 
     Args:
         operation: the ``explain``.
         explained: the command inside.
-        rounds_left: how often the namespace may still turn out to be a view.
+        rounds_left: how many more times the namespace may resolve to another view.
 
     Raises:
-        CommandError: the command is wrong, or some shard failed.
+        CommandError: the command is wrong, or a shard failed.
     """
     if explained.name == "aggregate":
         check_stages(Pipeline.parse(explained.request))
@@ -271,13 +267,13 @@ async def explain_command(
 
 
 def _is_found_by_targeting(error: CommandError, explained: ExplainedCommand) -> bool:
-    """Whether a mongos reports a shard's error itself, as it parses the query to target a sharded collection."""
+    """Whether mongos itself raises this error of a shard, as it parses the query to target a sharded collection."""
     has_query = explained.collation is not None or explained.filter not in (b"", EMPTY_DOCUMENT)
     return has_query and error.code != ErrorCode.IndexNotFound and not error.message.startswith(_OF_PLANNER)
 
 
 async def _explain_map_reduce(operation: Operation, explained: ExplainedCommand) -> Reply:
-    """Explain the aggregation that a ``mapReduce`` is run as."""
+    """Explain the aggregation that a ``mapReduce`` is translated to."""
     arguments = MapReduce.parse(explained.request)
     await refuse_view(operation.part(explained.request))
     cluster_time = unpack_timestamp(operation.context.clock.time.cluster_time)
@@ -304,10 +300,10 @@ def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[st
 def _destination(
     table: RoutingTable, explained: ExplainedCommand, collation: dict[str, Any] | None
 ) -> str | Literal[Broadcast.ALL_SHARDS]:
-    """The shard that a write goes to, as if it was not only explained.
+    """Return the shard that the write would be sent to.
 
     Raises:
-        CommandError: the write would fail with it.
+        CommandError: targeting fails, as it would for the write.
     """
     if explained.name == "findAndModify":
         return target_find_and_modify(explained.filter, collation, table)

@@ -29,7 +29,7 @@ async def file_md5(operation: Operation) -> Reply:
     if not is_string(root):
         raise CommandError(ErrorCode.InvalidNamespace, "'root' must be of type String")
     namespace = Namespace(request.db, f"{root}.chunks")
-    if root:  # a mongod reads a collection ".chunks", which there cannot be
+    if root:  # with an empty root, a mongod reads ".chunks", a collection that cannot exist
         namespace.check_readable()
 
     async def attempt(routing: CollectionRouting) -> Reply:
@@ -61,7 +61,7 @@ def _shard_key(routing: CollectionRouting) -> dict[str, Any] | None:
 
 
 async def _piece_by_piece(operation: Operation, routing: CollectionRouting) -> Reply:
-    """Let one shard after another continue the MD5, each as far as it has the file's chunks without a gap."""
+    """Compute the MD5 over shards in turn; each continues it over its contiguous chunks of the file."""
     body = without(operation.request.body, _ONE_AFTER_ANOTHER)
     done = 0
     state: dict[str, Any] = {}
@@ -78,6 +78,6 @@ async def _piece_by_piece(operation: Operation, routing: CollectionRouting) -> R
 
 
 def _shards(operation: Operation, routing: CollectionRouting, also: dict[str, Any]) -> tuple[str, ...]:
-    """The shard that has the chunk of the file with this number, or all chunks of the file."""
+    """Return the shards with the file's chunk of this number, or with all its chunks."""
     filter_document = bson.encode({"files_id": operation.argument(b"filemd5"), **also})
     return shards_for_read(routing, filter_document, None)

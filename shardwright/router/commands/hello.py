@@ -1,6 +1,6 @@
 """Commands that clients send when they connect: ``hello`` and its older names, ``ping``, ``buildInfo``, ``hostInfo`` …
 
-``hello`` also tells waiting clients that the router is shutting down.
+``hello`` also notifies waiting clients of the router's shutdown.
 """
 
 import os
@@ -77,12 +77,12 @@ async def hello(operation: Operation) -> Reply:
 
 
 async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, Any]) -> NoReturn:
-    """Send a reply whenever something has changed, until the connection ends.
+    """Send a reply after each change, until the connection ends.
 
-    For fail points each reply after the first is a command of its own, as in MongoDB.
+    For fail points, each reply after the first is a command of its own, as in MongoDB.
 
     Raises:
-        CommandError: ShutdownInProgress, the router is shutting down; or a fail point is on.
+        CommandError: ShutdownInProgress, the router is shutting down; or from a fail point.
     """
     call = call_of(operation, (_NAME,) if operation.request.name == _NAME else _OLD_NAMES)
     while True:
@@ -100,7 +100,7 @@ async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, 
 
 
 async def _log_in_fields(operation: Operation) -> dict[str, Any]:
-    """What a reply says about logging in, if it is asked: the mechanisms of a user, and the first step of a log-in.
+    """Return the requested fields for log-ins: the mechanisms of a user, and the first step of a log-in.
 
     Raises:
         CommandError: TypeMismatch, BadValue; or the config servers cannot be read.
@@ -117,13 +117,13 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
         first = Arguments.of(request, "hello").nested(_SPECULATIVE)
         if request.raw_object(_SPECULATIVE) == EMPTY_DOCUMENT:
             raise CommandError(ErrorCode.BadValue, "hello.speculativeAuthenticate must be a non-empty Object")
-        with suppress(CommandError):  # the client then logs in by a command of its own, and gets the error there
+        with suppress(CommandError):  # the client then logs in with a command of its own, which reports the error
             if first.has(b"saslStart"):
                 fields["speculativeAuthenticate"] = await start_conversation(
                     operation, first, first.string(b"db"), is_speculative=True, known=account
                 )
             elif first.has(b"authenticate"):
-                # Drivers leave it out, because only one database has such users.
+                # Drivers omit the database, because only one database has such users.
                 db = first.string(b"db") if first.has(b"db") else EXTERNAL_DATABASE
                 fields["speculativeAuthenticate"] = await authenticate_by_certificate(
                     operation, first, db, is_speculative=True
@@ -132,7 +132,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
 
 
 def _check_strings(request: Request) -> None:
-    """Check arguments that are not needed without access control, or not at all.
+    """Check the types of arguments that may otherwise stay unread.
 
     Raises:
         CommandError: TypeMismatch.
@@ -156,7 +156,7 @@ async def isdbgrid(operation: Operation) -> Reply:
 
 
 def _take_metadata(operation: Operation) -> None:
-    """Keep the client metadata of the first hello, which may have none.
+    """Store the client metadata of the first hello, if it has any.
 
     Raises:
         CommandError: ClientMetadataCannotBeMutated, an earlier hello has fixed it.
@@ -175,7 +175,7 @@ def _take_metadata(operation: Operation) -> None:
 
 
 async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
-    """The reply, after the wait that the client asked for.
+    """Return the reply, after the wait that the client requested.
 
     Raises:
         CommandError: ShutdownInProgress, the router is shutting down.
@@ -225,7 +225,7 @@ _POINTER_BITS: Final = struct.calcsize("P") * 8
 
 
 async def ping(operation: Operation) -> Reply:
-    """Answers."""
+    """Replies."""
     return {}
 
 

@@ -1,6 +1,7 @@
 """Commands on the indexes of a collection.
 
-``createIndexes`` goes to the collection's only owner or, of several, to the primary shard, which asks them all.
+``createIndexes`` is sent to the collection's only owner. With several owners, it is sent to the primary shard, which
+coordinates them.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ async def list_indexes(operation: Operation) -> Reply:
 
 
 def _check_list_arguments(request: Request) -> None:
-    """Refuse what a shard would refuse, for a collection that does not exist.
+    """Refuse the arguments that a shard would refuse, for a collection that does not exist.
 
     Raises:
         CommandError: 40415, TypeMismatch, 51024.
@@ -117,7 +118,7 @@ async def create_indexes(operation: Operation) -> Reply:
 
 
 async def _on_each_owner(operation: Operation, routing: CollectionRouting) -> Sequence[ShardReply]:
-    """Have each owner create them: the only one, all in a transaction, or all that refuse a malformed command."""
+    """Send the command to each owner: a single owner, a transaction, or a malformed command for them to refuse."""
     replies = await scatter(
         operation, {shard: forwarded(operation, routing.versions_for(shard)) for shard in sorted(routing.shards)}
     )
@@ -127,7 +128,7 @@ async def _on_each_owner(operation: Operation, routing: CollectionRouting) -> Se
 
 
 async def _by_primary_shard(operation: Operation, routing: CollectionRouting, body: bytes) -> Sequence[ShardReply]:
-    """Have the primary shard ask them all. One of MongoDB does not know the command, and is treated as by a mongos."""
+    """Send the command to the primary shard to coordinate. A mongod without that command is handled as by mongos."""
     elements = routing.database.element + raw_elements(operation.request, (b"mayBypassWriteBlocking",))
     elements += _session(operation)
     frame = op_msg(append(body, elements), request_id=operation.request.message.request_id)
@@ -139,7 +140,7 @@ async def _by_primary_shard(operation: Operation, routing: CollectionRouting, bo
 
 
 def _session(operation: Operation) -> bytes:
-    """The element by which the primary shard knows whose command it is when sessions are killed."""
+    """Return the session element by which the primary shard ends the command when the session is killed."""
     lsid = operation.request.raw_object(b"lsid")
     if lsid is None:
         return b""

@@ -1,4 +1,4 @@
-"""Commands that old clients, shells and tests send, and that need nothing but an answer."""
+"""Commands of old clients, shells and tests that are answered without any further effect."""
 
 import secrets
 from typing import Final
@@ -15,7 +15,7 @@ from shardwright.wire.errors import CommandError
 
 _GET_LAST_ERROR: Final = 5739000
 _QUERY_OPTIONS: Final = 182
-"""The flags of OP_QUERY that routers knew: all but oplogReplay and exhaust."""
+"""OP_QUERY flags that mongos supported: all but oplogReplay and exhaust."""
 
 _IDENTITY: Final = ObjectId()
 
@@ -63,7 +63,7 @@ _MACHINE_BITS = 32
 
 
 class _Machine:
-    """The part of new ObjectIds that identifies the machine."""
+    """The machine part of new ObjectIds."""
 
     def __init__(self) -> None:
         self.number = secrets.randbits(_MACHINE_BITS)

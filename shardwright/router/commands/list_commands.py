@@ -1,4 +1,4 @@
-"""``listCommands``, the commands that routers refuse, and ``help: true`` in any command, which describes it."""
+"""``listCommands``, the commands that routers refuse, and the generic argument ``help: true``."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,7 @@ _WITHOUT_AUTHENTICATION: Final = frozenset(
         *("authenticate", "saslContinue", "saslStart", "testDeprecation", "whatsmyuri"),
     }
 )
-"""Commands that MongoDB runs for clients that have not authenticated. Here test commands need a log-in."""
+"""Commands that MongoDB runs before authentication. Here the test commands among them require a log-in."""
 
 
 async def list_commands(operation: Operation) -> Reply:
@@ -68,13 +68,13 @@ class _ForMongodError(PlainError):
     """Carries ``info: "mongos"``, by which clients recognize a router."""
 
     def reply(self) -> dict[str, object]:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return {"info": "mongos", **super().reply()}
 
 
 @may_run_in_reactor
 async def help_if_asked(operation: Operation, command: RouterCommand) -> bytes | None:
-    """The description of a command, if its field ``help`` is true, as MongoDB sees values of any type."""
+    """Describe a command if its field ``help`` is true by MongoDB's rules for values of any type."""
     value = operation.request.get(b"help")
     if value is None or value is False or value == 0:
         return None

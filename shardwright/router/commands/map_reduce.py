@@ -1,4 +1,4 @@
-"""``mapReduce``: an aggregation with JavaScript functions, and a reply of its own form."""
+"""``mapReduce``: an aggregation with JavaScript functions and a reply format of its own."""
 
 from typing import Final
 
@@ -47,10 +47,10 @@ async def map_reduce(operation: Operation) -> Reply:
 
 
 async def refuse_view(operation: Operation) -> None:
-    """Refuse a view or a time-series collection, which an aggregation could read.
+    """Refuse a view or a time-series collection, because an aggregation would read it.
 
     Raises:
-        CommandError: CommandNotSupportedOnView; or the primary shard could not be asked.
+        CommandError: CommandNotSupportedOnView; or the primary shard could not be read.
     """
     routing = await operation.context.routing.find(operation.namespace)
     if routing is None or routing.is_sharded:
@@ -61,10 +61,10 @@ async def refuse_view(operation: Operation) -> None:
 
 
 def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply:
-    """The reply with all results, which have to fit into it.
+    """Return all results in one reply.
 
     Raises:
-        CommandError: 31301.
+        CommandError: 31301, they do not fit.
     """
     if not isinstance(reply, bytes):
         return {"results": []}
@@ -90,9 +90,9 @@ def _written(operation: Operation, output: Output, reply: Reply) -> Reply:
 
 
 async def _check_target(operation: Operation, output: Output) -> None:
-    """Refuse an output collection that is sharded by other fields, or that has to be sharded and is not.
+    """Refuse an output collection with an unsuitable shard key, or an unsharded one if it must be sharded.
 
-    A missing database is created beside the collection that is read.
+    A missing database is created on the primary shard of the source.
 
     Raises:
         CommandError: InvalidOptions, 31313; or the database cannot be created.
@@ -121,7 +121,7 @@ async def _check_target(operation: Operation, output: Output) -> None:
 
 
 def _is_by_id(routing: CollectionRouting) -> bool:
-    """Whether the ``_id`` alone says which shard has a document, as it does of a collection that is not sharded."""
+    """Whether the ``_id`` alone determines a document's shard, as it also does in an unsharded collection."""
     table = routing.table
     return table is None or [field.name for field in table.collection.key_pattern.fields] == [b"_id"]
 

@@ -1,7 +1,7 @@
 """Settings of the router and of the cluster.
 
-The router's parameters, options and recent log lines; which operations are logged as slow (``profile``); and what
-the config servers keep for all servers: cluster parameters, the feature compatibility version, blocked writes,
+The router has parameters, options, recent log lines and the rules for slow operations (``profile``). The config servers
+store settings for all servers: cluster parameters, the feature compatibility version, the user write block, and the
 default read and write concerns.
 """
 
@@ -81,7 +81,7 @@ async def get_log(operation: Operation) -> Reply:
 
 
 def _named(operation: Operation) -> list[str]:
-    """The names of the parameters in a command."""
+    """Return the names of the parameters in a command."""
     fields = operation.request.fields
     return [
         name.decode(errors="replace") for name in fields if name not in _NOT_PARAMETERS and not name.startswith(b"$")
@@ -100,7 +100,7 @@ def _shown(name: str, value: object, *, details: bool) -> object:
 
 
 _TOO_OLD: Final = frozenset({"5.0", "5.3"})
-"""The versions that mongods 6.0 can be set back to. With these they refuse ``collectionUUID``."""
+"""Versions that a mongod 6.0 can be downgraded to, and with which it refuses ``collectionUUID``."""
 
 
 async def get_cluster_parameter(operation: Operation) -> Reply:
@@ -131,7 +131,7 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
     arguments = Arguments.of(operation.request)
     version = arguments.string(name)
     if version in _TOO_OLD:
-        # Migrations and changes of collections would fail, or be tried again for ever.
+        # Migrations and collMod operations would fail, or be retried for ever.
         raise CommandError(
             ErrorCode.CannotDowngrade,
             f"Cannot set featureCompatibilityVersion to {version}: shards name collections by UUID, which needs 6.0",
@@ -172,7 +172,7 @@ async def set_default_rw_concern(operation: Operation) -> Reply:
 
 
 async def _take(operation: Operation, command_body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of the config servers, whose defaults apply from now on.
+    """Run a command on the config servers and apply the default concerns in its reply.
 
     Raises:
         CommandError: HostUnreachable, or the config server's error.
@@ -233,7 +233,7 @@ def _sample_rate(arguments: Arguments) -> float | None:
 
 
 def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
-    """The raw filter on the operations to log, ``unset`` to remove it, None to leave it.
+    """Return the raw filter on the operations to log, ``unset`` to remove it, None to keep the present one.
 
     Raises:
         CommandError: BadValue.
@@ -249,7 +249,7 @@ def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
 
 
 async def _parsed(operation: Operation, query: bytes) -> bytes:
-    """A filter as a mongod shows it once it has parsed it.
+    """Return a filter in the form that a mongod shows after it has parsed it.
 
     Raises:
         CommandError: the mongod refused it; or no mongod answered.
@@ -258,7 +258,7 @@ async def _parsed(operation: Operation, query: bytes) -> bytes:
     if is_from_sibling(operation.request):
         return query
     shard_id = (await context.shards.ids_as_told())[0]
-    # Each database of a mongod has its own filter, whether it exists or not.
+    # A mongod keeps a filter for each database name, even of databases that do not exist.
     db = f"parsed_{ObjectId()}"
     for value in (raw_document(query), _UNSET):
         body = bson.encode({"profile": _UNCHANGED, "filter": value, "$db": db})

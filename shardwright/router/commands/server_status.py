@@ -27,7 +27,7 @@ from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pool import PoolStatistics
 
 _POOL: Final = "NetworkInterfaceTL-TaskExecutorPool-0"
-"""The name of a mongos's first pool; this router has only one for each host."""
+"""The name of a mongos's first pool. This router has one pool for each host."""
 
 
 async def conn_pool_stats(operation: Operation) -> Reply:
@@ -36,7 +36,7 @@ async def conn_pool_stats(operation: Operation) -> Reply:
 
 
 def pool_statistics(context: RouterContext) -> dict[str, Any]:
-    """The reply to ``connPoolStats``."""
+    """Return the reply to ``connPoolStats``."""
     hosts = {address: pool for address, pool in context.pools.statistics().items() if not address.startswith("/")}
     total = _numbers(hosts.values())
     monitors = _monitors(context)
@@ -67,7 +67,7 @@ async def drop_connections(operation: Operation) -> Reply:
 
 
 def _addresses(operation: Operation) -> list[str]:
-    """The hosts in a command.
+    """Return the hosts in a command.
 
     Raises:
         CommandError: 40414, TypeMismatch, FailedToParse.
@@ -81,7 +81,7 @@ def _monitors(context: RouterContext) -> list[ReplicaSetMonitor]:
 
 
 def _numbers(pools: Iterable[PoolStatistics]) -> dict[str, int]:
-    """The sum of what connPoolStats shows of pools. Connections are never refreshed: broken ones are closed."""
+    """Add up the ``connPoolStats`` numbers of pools. Broken connections are closed, so none is ever refreshed."""
     statistics = list(pools)
     return {
         "inUse": sum(each.in_use for each in statistics),
@@ -114,10 +114,10 @@ def _member(server: Server) -> dict[str, Any]:
 
 
 _COUNTED: Final = {"query": "find", "getmore": "getMore"}
-"""The commands that have an operation counter of their own, beside writes, whose statements are counted."""
+"""Commands with an operation counter of their own. Writes have one too, but count statements."""
 
 _KINDS_OF_BLOCKED: Final = {"insert": "Inserts", "find": "Queries", "update": "Updates", "delete": "Deletes"}
-"""The commands that are counted apart among those that waited for a routing table."""
+"""Commands with a counter of their own among operations that waited for a routing table."""
 
 _HEDGING: Final = ("numTotalOperations", "numTotalHedgedOperations", "numAdvantageouslyHedgedOperations")
 
@@ -125,7 +125,7 @@ _TLS_VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
 _OTHER_VERSION: Final = "unknown"
 
 _UNINITIALIZED_TERM: Final = -1
-"""In the place of a term: a router knows of the config servers' time alone."""
+"""Placeholder for the term: a router has only the cluster time of the config servers."""
 
 
 _NOT_DIAGNOSTIC: Final = frozenset({"defaultRWConcern", "sharding"})
@@ -155,7 +155,7 @@ def _server_status(context: RouterContext, is_wanted: Callable[[str], bool]) -> 
         "connections": _connections(context),
         **({"defaultRWConcern": context.default_concerns.report} if context.default_concerns.report else {}),
         "extra_info": _resources(),
-        # Reads are not sent to a second member to see which one is faster.
+        # The router does not hedge reads.
         "hedgingMetrics": dict.fromkeys(_HEDGING, Int64(0)),
         "logicalSessionRecordCache": context.session_jobs.document(len(context.sessions)),
         "network": _network(context),
@@ -193,7 +193,7 @@ def _asserts(context: RouterContext) -> dict[str, int]:
 
 
 def _queries(context: RouterContext) -> dict[str, Int64]:
-    # The name of what is not a replacement in MongoDB's code is "op style".
+    # MongoDB's code calls an update that is not a replacement "op style".
     return {"updateOneOpStyleBroadcastWithExactIDCount": Int64(context.target_counts.updates_by_id)}
 
 
@@ -214,7 +214,7 @@ def _connections(context: RouterContext) -> dict[str, Any]:
 
 
 def _network(context: RouterContext) -> dict[str, Int64]:
-    """The bytes are counted on TCP connections, as sent and received."""
+    """Return traffic counters. The bytes are counted on TCP connections, as sent and received."""
     received, sent = context.clients.traffic()
     requests = sum(each.count for each in context.metrics.operations.statistics().values())
     shown = {"bytesIn": received, "bytesOut": sent, "physicalBytesIn": received, "physicalBytesOut": sent}
@@ -246,7 +246,7 @@ def _opcounters(context: RouterContext) -> dict[str, Int64]:
 
 
 def _commands(context: RouterContext) -> dict[str, Any]:
-    """How often each command was run, and failed."""
+    """Return the number of runs and failures of each command."""
     counts = context.metrics.operations.statistics()
     shown: dict[str, Any] = {"<UNKNOWN>": Int64(counts[UNKNOWN_COMMAND].count if UNKNOWN_COMMAND in counts else 0)}
     for name in sorted(context.commands.names):

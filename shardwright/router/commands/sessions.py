@@ -1,11 +1,11 @@
 """Logical sessions: ``startSession``, ``refreshSessions``, ``endSessions``, and the commands that kill them.
 
-The router notes which sessions are used, and writes them to ``config.system.sessions`` (`router.sessions`). Each mongod
-that an operation of a session reached knows the session too, so commands that keep sessions alive, or end them, are
-forwarded to all shards. Where a router has several processes, a session may have been used in all of them.
+The router records the sessions in use in ``config.system.sessions`` (`router.sessions`). Each mongod that an operation
+of a session reached also caches the session. Commands that refresh or end sessions are therefore forwarded to all
+shards, and to the other processes of the router.
 
-A session belongs to its user. Shards and other processes get these commands from the cluster itself, so what is sent to
-them says whose sessions are meant.
+A session belongs to its user. Shards and other processes receive these commands as the cluster's own, so the forwarded
+commands name the owners.
 """
 
 from collections.abc import Iterable
@@ -101,10 +101,10 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
 
 
 def _named_sessions(operation: Operation) -> frozenset[SessionId]:
-    """The sessions in the argument; those without a ``uid`` are the user's own.
+    """Return the sessions in the argument; sessions without a ``uid`` are the user's own.
 
     Raises:
-        CommandError: it is malformed; Unauthorized, it names another user's session.
+        CommandError: the argument is malformed; Unauthorized, it names another user's session.
     """
     access = operation.context.access
     enough = (_TO_NAME_OTHERS, _TO_KILL_OTHERS) if operation.request.name == "killSessions" else (_TO_NAME_OTHERS,)
@@ -113,7 +113,7 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
 
 
 async def _kill(operation: Operation, sessions: MeantSessions) -> None:
-    """End the transactions and cursors of some sessions here, and all that runs in them on the shards.
+    """End the transactions and cursors of some sessions here, and all their operations on the shards.
 
     Raises:
         CommandError: a shard failed.
@@ -125,7 +125,7 @@ async def _kill(operation: Operation, sessions: MeantSessions) -> None:
 
 
 async def _tell_siblings(operation: Operation, told: dict[str, Any]) -> bool:
-    """Send a command to the other processes of this router; returns whether one of them sent this request."""
+    """Send a command to the other processes of this router; return whether one of them sent this request."""
     return await tell_siblings(operation.context, operation.request, told) is None
 
 
@@ -141,8 +141,8 @@ async def _on_all_shards(operation: Operation, told: dict[str, Any]) -> None:
 async def _tell_all_shards(operation: Operation, told: dict[str, Any]) -> None:
     """Send a command to the shards that can be reached now.
 
-    A client that closes its connections must not wait for a shard that is gone, and gets no error from a genuine router
-    either: a shard that could not be reached ends the session when it expires there.
+    A client that closes its connections must not wait for an unreachable shard. Like mongos, this reports no error: the
+    session expires on a shard that was not reached.
     """
     with trio.move_on_after(_TELLING_SECONDS_MAX):
         await _replies_of_all_shards(operation, told)
@@ -156,11 +156,11 @@ async def _replies_of_all_shards(operation: Operation, told: dict[str, Any]) -> 
 
 
 def _command_about(operation: Operation, sessions: Iterable[SessionId]) -> dict[str, Any]:
-    """The client's command with the owners of the sessions in its argument."""
+    """Return the client's command with the owners of the sessions in its argument."""
     named = [session.to_document() for session in sessions]
     return {**_command(operation), **({operation.request.name: named} if operation.user else {})}
 
 
 def _command(operation: Operation) -> dict[str, Any]:
-    """The client's command, without its session and time."""
+    """Return the client's command without its session and cluster time."""
     return {name: value for name, value in operation.request.document.items() if name not in _OF_CLIENT}

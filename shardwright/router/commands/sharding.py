@@ -56,7 +56,7 @@ async def enable_sharding(operation: Operation) -> Reply:
 
 
 async def _shard_id(operation: Operation, identifier: str) -> str:
-    """The name of a shard given by its name, its connection string or one of its members; itself if there is none."""
+    """Resolve a shard's name, connection string or member to its name; unknown identifiers stay unchanged."""
     shards = operation.context.shards
     if shards.find(identifier) is None:
         await shards.reload()
@@ -146,10 +146,10 @@ async def reshard_collection(operation: Operation) -> Reply:
 
 
 async def _send(operation: Operation, db: str, resharding: dict[str, Any]) -> None:
-    """Have the primary shard reshard a collection.
+    """Send a resharding command to the primary shard.
 
-    The id of the operation is the router's, so that a request that is repeated does not begin an operation again that
-    has been aborted in the meantime. Genuine shards do not know that field.
+    The router generates the id of the operation, so that a repeated request does not restart an operation that was
+    aborted in between. Genuine shards do not know that field.
     """
     marked = {**resharding, "reshardingUUID": Binary.from_uuid(uuid4())}
     try:
@@ -166,7 +166,7 @@ async def abort_reshard_collection(operation: Operation) -> Reply:
 
 
 async def commit_reshard_collection(operation: Operation) -> Reply:
-    """Has a resharding block writes and end as soon as everything is cloned."""
+    """Makes a resharding block writes and finish as soon as everything is cloned."""
     return await _end(operation, {"_configsvrCommitReshardCollection": _namespace(operation), "writeConcern": MAJORITY})
 
 

@@ -1,6 +1,6 @@
 """Commands for tests: fail points, the versions of the Stable API, marks in the log, hashes of values.
 
-Routers have them if test commands are enabled.
+Routers have them only if test commands are enabled.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,12 +38,12 @@ async def wait_for_fail_point(operation: Operation) -> Reply:
     context, wait = operation.context, parse_wait(operation.request)
     if is_from_sibling(operation.request):
         return {"entered": await context.fail_points.wait_entered(wait.name, wait.times)}
-    await context.fail_points.wait_entered(wait.name, 0)  # fails for a name that is unknown
+    await context.fail_points.wait_entered(wait.name, 0)  # fails for an unknown name
     entered: dict[int, int] = {}
     async with trio.open_nursery() as nursery:
 
         async def count_in(process: int, wait_more: Callable[[int], Awaitable[int]]) -> None:
-            """Count in one process; ``wait_more`` returns its number as soon as it has reached the requested one."""
+            """Count in one process; ``wait_more`` returns its number once it has reached the requested one."""
             entered[process] = await wait_more(0)
             while sum(entered.values()) < wait.times:
                 entered[process] = await wait_more(entered[process] + 1)
@@ -62,7 +62,7 @@ async def _wait_in_sibling(operation: Operation, wait: FailPointWait, index: int
     command = {"waitForFailPoint": wait.name, "timesEntered": times, "maxTimeMS": wait.max_time_ms}
     try:
         reply = await send_to_sibling(operation.context, index, "admin", command)
-    except (BackendError, CommandError):  # it has crashed, or the time is up there a moment earlier than here
+    except (BackendError, CommandError):  # it has crashed, or its time limit has expired a moment before ours
         await trio.sleep_forever()
     return int(reply["entered"])
 
@@ -107,12 +107,12 @@ async def hash_bson_element(operation: Operation) -> Reply:
 
 
 class _NotSeededError(PlainError):
-    """The seed is not a number; the reply has the value nevertheless."""
+    """The seed is not a number. The reply has the value nevertheless."""
 
     def __init__(self, value: object) -> None:
         super().__init__("seed must be a number")
         self._value = value
 
     def reply(self) -> dict[str, object]:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return {"key": self._value, **super().reply()}

@@ -74,7 +74,7 @@ async def abort_transaction(operation: Operation) -> Reply:
 
 
 def _require_transaction(operation: Operation) -> None:
-    """Refuse a command that names no transaction.
+    """Refuse a command outside of a transaction.
 
     Raises:
         CommandError: CommandFailed.
@@ -84,7 +84,7 @@ def _require_transaction(operation: Operation) -> None:
 
 
 def _recovery_shard(operation: Operation) -> str | None:
-    """The shard that the recovery token names, empty if it names none; None without a token.
+    """Return the shard in the recovery token, empty if the token has none; None without a token.
 
     Raises:
         CommandError: TypeMismatch, 40415.
@@ -103,9 +103,9 @@ def _active_number(operation: Operation) -> int:
 
 
 def _answer(operation: Operation, reply: ShardReply | None, recovery_shard: str | None) -> Reply:
-    """The answer to a commit, with the shard's write concern error, if there is one, and what drivers retry it for."""
+    """Return the reply to a commit, with the shard's write concern error and the label for a driver's retry."""
     if reply is None or not reply.has(b"writeConcernError"):
-        # A session that continues after a commit on one shard waits only for that time, which the shard has reached.
+        # An operation time of that shard suffices for later causally consistent reads, and the shard has reached it.
         if reply is not None and len(operation.targeted) == 1:
             operation.operation_time = reply.operation_time
         return operation.raw_reply(token_element(recovery_shard))

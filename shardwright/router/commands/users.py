@@ -1,5 +1,4 @@
-"""Commands about users and roles, which the config servers keep for the whole cluster; and ``getnonce``, a legacy
-command.
+"""Commands about users and roles, which the config servers store for the whole cluster, and the legacy ``getnonce``.
 
 Without a key file clients need not authenticate, and users are only stored, as on a mongos without access control.
 """
@@ -44,13 +43,13 @@ READS: Final = {
 MERGING: Final = "Adds users and roles from two collections of the database admin, as when a dump is restored."
 
 _CREATING: Final = frozenset({"createUser", "createRole"})
-"""After which there is somebody."""
+"""Commands after which the cluster has a user or a role."""
 
 _NOT_PASSED_ON: Final = frozenset({"$db", "$clusterTime", "$readPreference", "lsid", "txnNumber", "writeConcern"})
 _NONCE_BYTES: Final = 8
 
 _NAMING: Final = {"usersInfo": "UserName", "rolesInfo": "RoleName"}
-"""Commands whose first argument names users or roles, with what MongoDB calls those."""
+"""Commands whose first argument names users or roles, with MongoDB's name for that argument."""
 
 
 def changing(summary: str) -> CommandHandler:
@@ -65,7 +64,7 @@ def changing(summary: str) -> CommandHandler:
                 operation.context.log_ins.seen.note()
             return done
         finally:
-            await _forget_users(operation)  # also after an error, since the change may have been made nevertheless
+            await _forget_users(operation)  # also after an error, because the change may have been made
 
     change.__doc__ = summary
     return change
@@ -93,7 +92,7 @@ async def get_nonce(operation: Operation) -> Reply:
 
 
 async def _forget_users(operation: Operation) -> None:
-    """Have all processes of this router read users again, so that a change takes effect at once."""
+    """Make all processes of this router refresh their users, so that a change takes effect at once."""
     context = operation.context
     context.log_ins.users.forget()
     if not is_from_sibling(operation.request):
@@ -101,7 +100,7 @@ async def _forget_users(operation: Operation) -> None:
 
 
 def _refuse_repeated(request: Request) -> None:
-    """Refuse names and restrictions with a field that comes twice: only one of them would be passed on.
+    """Refuse names and restrictions with a repeated field, because only one value would be passed on.
 
     Raises:
         CommandError: BadValue, 40413.
@@ -123,7 +122,7 @@ def _refuse_repeated_in(request: Request, argument: bytes, kind: str) -> None:
 
 
 def _documents_in(request: Request, argument: bytes) -> Iterator[int]:
-    """Where the documents of an argument begin, which is one or has several."""
+    """Yield the start of each document in an argument that is a document or an array."""
     span = request.fields.get(argument)
     if span is None or span[0] not in (OBJECT, ARRAY):
         return
@@ -133,7 +132,7 @@ def _documents_in(request: Request, argument: bytes) -> Iterator[int]:
 
 
 def _forwarded(operation: Operation) -> dict[str, Any]:
-    """The request as the config servers get it, for the same database.
+    """Return the command for the config servers, on the same database.
 
     Raises:
         CommandError: BadValue, 40413.
@@ -144,10 +143,10 @@ def _forwarded(operation: Operation) -> dict[str, Any]:
 
 
 def _write_concern(operation: Operation) -> dict[str, Any]:
-    """Majority, with the client's ``wtimeout``.
+    """Return majority write concern with the client's ``wtimeout``.
 
     Raises:
-        CommandError: InvalidOptions, the client asks for any other number of members than 1.
+        CommandError: InvalidOptions, the client's ``w`` is neither 1 nor majority.
     """
     given = operation.argument(b"writeConcern") or {}
     if not isinstance(given, Mapping) or given.get("w", 1) not in (1, "majority"):

@@ -55,7 +55,7 @@ async def find_and_modify(operation: Operation) -> Reply:
     """Changes or deletes one document and returns it, on the shard that owns the shard key in the query.
 
     Raises:
-        CommandError: ShardKeyNotFound, the query does not fix the shard key; or it failed.
+        CommandError: ShardKeyNotFound, the query does not contain the shard key; or the shard failed.
     """
     check_update_stages(operation.request)
     try:
@@ -105,10 +105,10 @@ def _shard_of_query(request: Request, table: RoutingTable) -> str:
 
 
 def _optional_object(request: Request, name: bytes) -> bytes | None:
-    """The bytes of an argument, None if it is absent or null.
+    """Return the bytes of an argument, None if it is absent or null.
 
     Raises:
-        CommandError: TypeMismatch, it is something else.
+        CommandError: TypeMismatch, it has another type.
     """
     span = request.fields.get(name)
     return None if span is None or span[0] == NULL else request.raw_object(name)
