@@ -1,8 +1,8 @@
-"""Cluster times that clients gossip: the router advances its clock to those that the cluster has signed.
+"""Cluster times that clients gossip. The router advances its clock only to times that the cluster has signed.
 
-A client is treated as one of a genuine cluster that may not advance the clock, as all but the servers themselves are
-where authentication is on. Without authentication a genuine cluster signs nothing and believes everyone, so a single
-broken client can advance the clock of the cluster by a year, for good.
+This is a genuine cluster's behaviour with authentication on, for clients without the privilege to advance the clock.
+Without authentication, a genuine cluster signs nothing and accepts every time. A single broken client can then
+permanently advance the cluster's clock by a year.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,12 +21,12 @@ logger = get_logger("router.clock")
 
 
 class ClientTimes:
-    """Decides about times that are ahead of the router's clock.
+    """Checks times that are ahead of the router's clock.
 
     Args:
         clock: of the router.
         signer: has the keys of the cluster.
-        refresh_keys: reads them again.
+        refresh_keys: reads the keys again.
         drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
         wall_clock: returns the seconds since 1970.
     """
@@ -51,15 +51,15 @@ class ClientTimes:
     ) -> Request:
         """Advance the clock to the ``$clusterTime`` of a request, or the request's to the clock's.
 
-        A time that was not signed is refused if a user has logged in. Otherwise it is ignored, as from a client of a
-        genuine cluster that has not authenticated, and not passed on: without access control, a router that has no keys
-        yet hands out such times with its handshake.
+        If a user has logged in, an unsigned time is an error. Otherwise it is ignored and not forwarded, as a genuine
+        cluster treats an unauthenticated client: without access control, a router that has no keys yet hands out
+        unsigned times with its handshake.
 
         Args:
             request: from a client.
-            span: where its ``$clusterTime`` is.
-            user_may_advance: whether the user who has logged in may advance the clock without a signature; None
-                before authentication.
+            span: the position of its ``$clusterTime``.
+            user_may_advance: whether the authenticated user may advance the clock without a signature; None before
+                authentication.
 
         Returns:
             The request for the shards.
@@ -92,7 +92,7 @@ class ClientTimes:
 
     @may_run_in_reactor
     async def look_up_keys(self) -> None:
-        """Read the keys again, if the config servers answer."""
+        """Read the signing keys again, if the config servers respond."""
         await in_own_task()
         try:
             await self._refresh_keys()

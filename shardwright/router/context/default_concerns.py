@@ -9,16 +9,16 @@ from shardwright.wire.rawbson import encode_elements
 _READ: Final = "defaultReadConcern"
 _WRITE: Final = "defaultWriteConcern"
 _GLOBAL: Final = "global"
-"""The source of a default that was set. The shards' mongods have the same implicit defaults, so these are not sent."""
+"""The source of an explicitly set default. Implicit defaults are not sent, because the shards have the same ones."""
 
 
 class DefaultConcerns:
-    """The defaults as the config servers last reported them.
+    """The default concerns as last reported by the config servers.
 
     Attributes:
         read: the element ``readConcern`` for requests without one; empty if no default was set.
-        write: the element ``writeConcern`` likewise.
-        is_any_set: whether one of them was.
+        write: the element ``writeConcern``, likewise.
+        is_any_set: whether one of them is set.
         report: the fields of ``getDefaultRWConcern``; empty before the first report.
     """
 
@@ -29,7 +29,7 @@ class DefaultConcerns:
         self.report: Mapping[str, Any] = {}
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Keep the reply of a config server to ``getDefaultRWConcern`` or ``setDefaultRWConcern``."""
+        """Store the reply of a config server to ``getDefaultRWConcern`` or ``setDefaultRWConcern``."""
         self.report = report
         was_any_set = self.is_any_set
         self.read = self._element("readConcern", _READ)

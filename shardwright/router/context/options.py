@@ -1,4 +1,4 @@
-"""How a router was started, the version of MongoDB that it emulates, and its fail points."""
+"""The start options of a router, the version of MongoDB that it emulates, and its fail points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,18 +19,16 @@ class RouterOptions:
         config_servers: their replica set.
         address: ``host:port`` under which this router is registered in ``config.mongos``.
         arguments: the command line, for ``getCmdLineOpts``.
-        given: the options that some source sets, in sections, for the same command.
-        worker_index: which of several processes that share the port this one is.
-        worker_sockets: paths of the UNIX sockets of all of them by index; empty for a single process.
-        supervisor: pid of the process that started it, if it is one of several.
+        given: the options set by any source, in sections, for the same command.
+        worker_index: the index of this process among the router's processes.
+        worker_sockets: paths of the UNIX sockets of all processes by index; empty for a single process.
+        supervisor: pid of the supervisor, if the router has several processes.
         slow_ms: operations that take longer are logged.
         shutdown_seconds: how long operations may continue after the signal to shut down, None for the parameter
             ``mongosShutdownTimeoutMillisForSignaledShutdown``.
-        config_seconds: how long a read of the catalog may take.
-        parameters: server parameters with the values that they have from the start, as text.
-        audit: the audit log; None if nothing is audited.
-        logs: the logs of this process.
-        pool: bounds of the connection pools to shards.
+        config_seconds: time limit of a read from the catalog.
+        parameters: initial values of server parameters, as text.
+        audit: the audit log; None if auditing is off.
     """
 
     config_servers: ConnectionString
@@ -56,9 +54,9 @@ MONGODB_VERSION_ARRAY: Final = (6, 0, 5, 0)
 
 
 FAIL_GET_MORE: Final = "failGetMoreAfterCursorCheckout"
-"""Fails a ``getMore`` that has found its cursor, which ends the cursor."""
+"""Fails a ``getMore`` after the cursor is checked out, which ends the cursor."""
 
 HANG_BEFORE_MOVING_DOCUMENT: Final = "hangAfterThrowWouldChangeOwningShardRetryableWrite"
-"""Makes a retryable write wait that a shard has refused because a document would leave it, before its transaction."""
+"""Pauses a retryable write before its transaction, after a shard has refused it with ``WouldChangeOwningShard``."""
 
 FAIL_POINT_NAMES: Final = frozenset({FAIL_COMMAND, FAIL_GET_MORE, HANG_BEFORE_MOVING_DOCUMENT})

@@ -1,4 +1,4 @@
-"""What ``getParameter`` shows and ``setParameter`` changes, the verbosity of log components included."""
+"""The parameters of ``getParameter`` and ``setParameter``, including the verbosity of log components."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, UNDEFINED
 from shardwright.wire.type_names import type_name_of
 
 INHERITED: Final = -1
-"""The verbosity of a component that inherits it from the component above."""
+"""The verbosity of a component that inherits it from its parent component."""
 
 _COMPONENT_TREE: Final = (
     *("accessControl", "assert", "command", "control", "executor", "geo", "index", "network.asio", "network.bridge"),
@@ -37,7 +37,7 @@ Verbosity = dict[str, Any]
 
 
 def default_verbosity() -> Verbosity:
-    """The tree in which everything has the default."""
+    """Return the tree with default verbosity everywhere."""
     tree: Verbosity = {"verbosity": 0}
     for path in _COMPONENT_TREE:
         node = tree
@@ -47,10 +47,10 @@ def default_verbosity() -> Verbosity:
 
 
 def changed_verbosity(tree: Verbosity, changes: Any) -> Verbosity:  # noqa: ANN401 - whatever a client sent
-    """The tree after ``setParameter``, which names just the components that it changes.
+    """Apply a ``setParameter``, which names only the components to change; return the new tree.
 
     Raises:
-        CommandError: TypeMismatch; BadValue, there is no such component, or its value is neither number nor document.
+        CommandError: TypeMismatch; BadValue, an unknown component, or a value that is neither number nor document.
     """
     if not isinstance(changes, Mapping):
         raise CommandError(
@@ -95,7 +95,7 @@ LOGGERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def verbosities(tree: Verbosity) -> dict[str, int]:
-    """The verbosity of each logger in `LOGGERS`; `INHERITED` for those that have the default.
+    """Return the verbosity of each logger in `LOGGERS`; `INHERITED` for the default.
 
     Args:
         tree: the value of ``logComponentVerbosity``.
@@ -104,7 +104,7 @@ def verbosities(tree: Verbosity) -> dict[str, int]:
 
 
 def _verbosity(tree: Verbosity, component: str) -> int:
-    """The verbosity of the nearest component on a path that has its own."""
+    """Return the verbosity of the innermost component on a path with a verbosity of its own."""
     found, node = INHERITED, tree
     for name in component.split("."):
         node = node[name]
@@ -118,7 +118,7 @@ class Parameter:
 
     Attributes:
         default: its value at start.
-        check: converts a client's value to the one to keep; None for a parameter that is fixed at start.
+        check: converts a client's value to the stored one; None for a parameter that is fixed at start.
         parse: parses the text of a command line; None for a parameter that cannot be set at start.
     """
 
@@ -188,10 +188,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
-    """The name and the checked text in a command line's ``NAME=VALUE``.
+    """Return the name and the checked text in a command line's ``NAME=VALUE``.
 
     Raises:
-        ValueError: no such parameter, or an invalid value, with a message for the user.
+        ValueError: an unknown parameter or an invalid value, with a message for the user.
     """
     name, equals, value = text.partition("=")
     at_start = sorted(each for each, parameter in PARAMETERS.items() if parameter.parse is not None)
@@ -212,14 +212,14 @@ def _parsed(name: str, text: str) -> Any:  # noqa: ANN401 - parameters are of al
 
 
 class Parameters:
-    """The values of this process.
+    """The parameter values of this process.
 
     Args:
-        at_start: those given at start, as text that `parse_parameter` has checked.
+        at_start: the values given at start, as text that `parse_parameter` has checked.
 
     Attributes:
         uses_passages: the value of ``enablePassages``.
-        requires_api_version: the value of ``requireApiVersion``, which every operation asks for.
+        requires_api_version: the value of ``requireApiVersion``, a copy for fast access by every operation.
     """
 
     def __init__(self, at_start: Mapping[str, str]) -> None:
@@ -233,15 +233,15 @@ class Parameters:
             self._keep(name, _parsed(name, text))
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
-        """The value of a parameter."""
+        """Return the value of a parameter."""
         return self._values[name]
 
     def all(self) -> dict[str, Any]:
-        """All values by name."""
+        """Return all values by name."""
         return dict(self._values)
 
     def set(self, name: str, value: Any) -> Any:  # noqa: ANN401 - parameters are of all types
-        """Change a parameter that exists and can be changed; returns its old value.
+        """Change a parameter that is settable at runtime; return its old value.
 
         Raises:
             CommandError: TypeMismatch, BadValue.
@@ -253,14 +253,14 @@ class Parameters:
         return old
 
     def change_given(self, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-        """Apply the parameters with another value in a configuration that was read again.
+        """Apply the changed parameters of a configuration that was read again.
 
         Args:
-            before: those given until now, as text that `parse_parameter` has checked.
-            after: those given now.
+            before: the previous parameters, as text that `parse_parameter` has checked.
+            after: the new ones.
 
         Returns:
-            The names of those that only a restart applies.
+            The names of parameters whose change requires a restart.
         """
         different = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         waiting = {name for name in different if name not in after or PARAMETERS[name].check is None}
@@ -286,7 +286,7 @@ class Parameters:
 
 
 def _apply(tree: Verbosity) -> None:
-    """Have the log's components write as much as a value of ``logComponentVerbosity`` says."""
+    """Set the levels of the loggers according to ``logComponentVerbosity``."""
     set_level(_level(tree["verbosity"]))
     for logger, verbosity in verbosities(tree).items():
         set_component_level(logger, None if verbosity == INHERITED else _level(verbosity))

@@ -45,49 +45,43 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 
 
 class RouterContext:
-    """The context of one router process. It is created first, and knows neither commands nor operations.
+    """The context of one router process. It is created first, and depends neither on commands nor on operations.
 
     Args:
-        options: how the router was started.
-        metrics: its registry of metrics.
+        options: the start options.
+        metrics: the registry of metrics.
         nursery: for tasks that live as long as the router.
         commands: the table of commands; test commands are left out unless a parameter enables them.
 
     Attributes:
         background: for tasks that outlive the operation that started them.
-        started: when the process began, in seconds since 1970.
+        started: the start time of the process, in seconds since 1970.
         clock: the newest times seen in the cluster.
-        parameters: the server parameters.
         commands: the commands that clients may run, for the dispatcher and for commands about commands.
-        default_concerns: the cluster's default read and write concern.
-        chunk_bytes_max: the largest range that the balancer moves at once, as the config servers last told it.
-        slow_operations: which operations are logged as slow.
-        fail_points: where tests can make the router wait or fail.
+        chunk_bytes_max: the largest range that the balancer moves at once, as last reported by the config servers.
+        slow_operations: the rule for logging slow operations.
+        fail_points: points where tests can make the router wait or fail.
         shared_counts: counts that all processes of the router share.
         pools: connections to other servers.
-        pools_as_router: connections to genuine shards on which they take this router for a mongos.
+        pools_as_router: connections to genuine shards with the handshake of a mongos.
         catalog: the config servers.
-        log_ins: who the clients are. Also without access control they may log in, though it allows them no more.
-        access: what they may do; None without access control.
-        shards: the shards and their members.
-        routing: the cache of routing tables.
+        log_ins: authentication and users. Clients may log in even without access control, to no effect.
+        access: authorization; None without access control.
         signer: signs the cluster times in replies to clients.
-        signing_keys: gives it the keys.
-        client_times: decides about cluster times that clients gossip.
+        signing_keys: supplies the signer's keys.
+        client_times: checks cluster times that clients gossip.
         shard_counts: counts requests by shard.
         sender: sends requests to shards.
-        oplogs: has shards reach cluster times.
-        cursors: cursors that clients have open here.
-        transactions: the transactions of clients, by session.
+        oplogs: advances shards to cluster times.
+        transactions: the clients' transactions, by session.
         sessions: the logical sessions used here since the last refresh.
-        session_jobs: what the refreshes have done.
-        write_sessions: for writes that shards must recognize although their clients have not numbered them.
-        statement_counts: how many statements of writes were executed, by kind.
-        target_counts: how many reads and writes were sent to one shard, some or all.
-        clients: the connections of clients.
-        deadlines: when their operations have to end.
-        quiesce: whether the router is shutting down.
-        shutdown_seconds_wanted: how long running operations may continue then, if a ``shutdown`` command says so.
+        session_jobs: the results of session refreshes.
+        write_sessions: for retries of writes that their clients have not numbered.
+        statement_counts: the number of executed write statements, by kind.
+        target_counts: counts of reads and writes by how many shards they targeted.
+        deadlines: the deadlines of client operations.
+        quiesce: the state of the shutdown.
+        shutdown_seconds_wanted: the grace period of a ``shutdown`` command for running operations.
     """
 
     def __init__(
@@ -157,7 +151,7 @@ class RouterContext:
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may continue once the shutdown has begun."""
+        """The grace period for running operations after the shutdown has begun."""
         if self.shutdown_seconds_wanted is not None:
             return self.shutdown_seconds_wanted
         if self.options.shutdown_seconds is not None:
@@ -170,6 +164,6 @@ def _handshake() -> dict[str, Any]:
 
 
 def _handshake_of_router() -> dict[str, Any]:
-    """What a mongos says: it speaks the wire versions of MongoDB 6.0, and is part of the cluster."""
+    """Return the handshake of a mongos, a cluster member with the wire versions of MongoDB 6.0."""
     versions = {"minWireVersion": MIN_WIRE_VERSION, "maxWireVersion": MAX_WIRE_VERSION}
     return {**_handshake(), "internalClient": versions}

@@ -21,8 +21,8 @@ class ConnectionStatistics:
     """Connections of clients: open, active and available now; created since the start.
 
     Attributes:
-        streamed_hellos: those that get exhaust replies to ``hello``.
-        streamed_is_masters: those that get exhaust replies to ``isMaster``.
+        streamed_hellos: connections that receive exhaust replies to ``hello``.
+        streamed_is_masters: connections that receive exhaust replies to ``isMaster``.
     """
 
     current: int
@@ -34,24 +34,24 @@ class ConnectionStatistics:
 
 
 class ServedClients:
-    """The clients of a router; there are none before they are served."""
+    """The clients of a router; empty until it serves clients."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
         self._streamed: Counter[bool] = Counter()
 
     def begin(self, server: Server) -> None:
-        """Serving begins."""
+        """Begin to report the clients of a server."""
         self._server = server
 
     @property
     def connections(self) -> Collection[ClientConnection]:
-        """All connections; the ``state`` of each is the operation that it is running, None if it is idle."""
+        """All connections. The ``state`` of each is its running operation, None if it is idle."""
         return () if self._server is None else self._server.clients
 
     @contextmanager
     def streaming(self, command: str) -> Iterator[None]:
-        """Count a connection that gets exhaust replies to ``hello``, or to an older name of it, in this block."""
+        """Count a connection that receives exhaust replies to ``hello`` or an older name of it in this block."""
         is_hello = command == "hello"
         self._streamed[is_hello] += 1
         try:
@@ -60,7 +60,7 @@ class ServedClients:
             self._streamed[is_hello] -= 1
 
     def statistics(self) -> ConnectionStatistics | None:
-        """The current numbers, None before clients are served."""
+        """Return the current numbers, None before clients are served."""
         server = self._server
         if server is None:
             return None
@@ -75,20 +75,19 @@ class ServedClients:
         )
 
     def traffic(self) -> Traffic:
-        """The bytes of all clients since the start."""
+        """Return the bytes of all clients since the start."""
         return Traffic() if self._server is None else self._server.traffic()
 
     def tls_versions(self) -> Mapping[str, int]:
-        """Connections since the start by their version of TLS, as ``TLSv1.3``."""
+        """Return the connections since the start by TLS version, such as ``TLSv1.3``."""
         return {} if self._server is None else self._server.tls_versions
 
 
 class Quiesce:
-    """Whether the router is shutting down.
+    """The quiesce mode of a router that is shutting down.
 
     Attributes:
-        has_begun: whether it is.
-        topology_version: changes when that begins.
+        topology_version: changes when the shutdown begins.
     """
 
     def __init__(self) -> None:
@@ -101,7 +100,7 @@ class Quiesce:
         """Begin the shutdown.
 
         Args:
-            seconds: how long running operations may continue.
+            seconds: the grace period for running operations.
         """
         self.has_begun = True
         self._ends = trio.current_time() + seconds
@@ -110,14 +109,14 @@ class Quiesce:
 
     @property
     def remaining_ms(self) -> int:
-        """How much of that time is left."""
+        """The rest of the grace period."""
         return max(0, int((self._ends - trio.current_time()) * 1000))
 
     @property
     def waiting(self) -> int:
-        """How many tasks are in `wait_begun`."""
+        """The number of tasks in `wait_begun`."""
         return self._begun.statistics().tasks_waiting
 
     async def wait_begun(self) -> None:
-        """Return when the shutdown has begun, and `topology_version` has changed."""
+        """Wait until the shutdown has begun, and `topology_version` has changed."""
         await self._begun.wait()

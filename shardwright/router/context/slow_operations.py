@@ -1,4 +1,4 @@
-"""Which operations are logged as slow; the ``profile`` command changes it."""
+"""The rule for logging slow operations, set by the ``profile`` command."""
 
 import random
 from typing import Final
@@ -11,8 +11,8 @@ class SlowOperations:
 
     Attributes:
         slow_ms: operations that take longer are logged.
-        sample_rate: the part of them that is, from 0 to 1.
-        considered_ms: operations that take longer have to be considered: all of them while there is any filter.
+        sample_rate: the fraction of them that is logged, from 0 to 1.
+        considered_ms: operations that take longer must be checked; 0 while there is any filter.
     """
 
     __slots__ = ("_filters", "considered_ms", "sample_rate", "slow_ms")
@@ -23,17 +23,17 @@ class SlowOperations:
         self._filters: dict[str, bytes] = {}
 
     def change(self, slow_ms: float | None, sample_rate: float | None) -> None:
-        """Change the rule; None leaves a part of it as it is."""
+        """Change the rule; None keeps a value."""
         self.slow_ms = self.slow_ms if slow_ms is None else slow_ms
         self.sample_rate = self.sample_rate if sample_rate is None else sample_rate
         self._update_considered()
 
     def filter_of(self, db: str) -> bytes | None:
-        """The raw filter that replaces both for the operations on a database; None if there is none."""
+        """Return the raw filter that replaces both limits for operations on a database; None if there is none."""
         return self._filters.get(db)
 
     def set_filter(self, db: str, query: bytes | None) -> None:
-        """Filter the operations on a database from now on, or no longer if it is None."""
+        """Set the filter for operations on a database; None removes it."""
         if query is None:
             self._filters.pop(db, None)
         else:
@@ -41,7 +41,7 @@ class SlowOperations:
         self._update_considered()
 
     def is_sampled(self, seconds: float) -> bool:
-        """Whether an operation that took this long is logged, if no filter decides."""
+        """Whether to log an operation with this duration if no filter applies."""
         return seconds * 1000 >= self.slow_ms and (self.sample_rate >= 1 or random.random() < self.sample_rate)
 
     def _update_considered(self) -> None:

@@ -1,6 +1,6 @@
-"""What a router process counts: shards that operations target, refreshes of the session cache, shared counts.
+"""Counters of a router process: targeted shards, refreshes of the session cache, counts shared between processes.
 
-All processes of a router share the counts of fail points: one that is on three times is not on three times in each.
+All processes of a router share the counts of fail points, so that ``times: 3`` means three times in total.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ _ALL, _MANY, _ONE, _UNSHARDED = "allShards", "manyShards", "oneShard", "unsharde
 
 
 class TargetCounts:
-    """Successful reads and writes by the part of a collection's owners that they were sent to.
+    """Successful reads and writes by the share of a collection's owners that they targeted.
 
-    As in MongoDB one shard counts as one also if it is the only owner, and a write that goes to all shards of the
-    cluster, owners or not, as one to all.
+    As in MongoDB, an operation on the only owner counts as one on one shard. A write to all shards of the cluster,
+    owners or not, counts as one to all.
 
     Attributes:
-        updates_by_id: updates of one document that were sent to all shards, since its ``_id`` alone was given.
+        updates_by_id: single-document updates by ``_id`` alone, which were broadcast.
     """
 
     def __init__(self) -> None:
@@ -38,25 +38,25 @@ class TargetCounts:
         """Count an operation.
 
         Args:
-            command: the name of its command, which may be one that is not counted.
-            targeted: the shards it was sent to; if there are none, it is not counted.
-            table: the routing table by which it was sent; None if it was not about a sharded collection.
+            command: the name of its command; other commands than those of the counters are ignored.
+            targeted: the shards it was sent to; if empty, it is not counted.
+            table: the routing table it was sent by; None for an unsharded collection.
         """
         counts = self._counts.get(command)
         if counts is not None and targeted:
             counts[_part(targeted, table)] += 1
 
     def series(self, command: str, table: RoutingTable | None) -> tuple[dict[str, int], str] | None:
-        """The counts of a command, and the one among them for operations on one shard; None if it is not counted."""
+        """Return a command's counts and the key among them for operations on one shard; None if it is not counted."""
         counts = self._counts.get(command)
         return None if counts is None else (counts, _UNSHARDED if table is None else _ONE)
 
     def by_command_and_part(self) -> dict[tuple[str, ...], float]:
-        """All counts, by command and by ``allShards``, ``manyShards``, ``oneShard`` or ``unsharded``."""
+        """Return all counts, by command and by ``allShards``, ``manyShards``, ``oneShard`` or ``unsharded``."""
         return {(command, part): number for command, counts in self._counts.items() for part, number in counts.items()}
 
     def document(self) -> dict[str, dict[str, Int64]]:
-        """The section as ``serverStatus`` has it."""
+        """Return the section of ``serverStatus``."""
         return {
             command: {part: Int64(count) for part, count in counts.items()} for command, counts in self._counts.items()
         }
@@ -72,10 +72,10 @@ def _part(targeted: Collection[str], table: RoutingTable | None) -> str:
 
 @dataclass(slots=True)
 class SessionJobs:
-    """Counts of refreshes, and what the last one did.
+    """The number of session refreshes, and the results of the last one.
 
     Attributes:
-        turn: held by the refresh that is at work.
+        turn: held by the refresh in progress.
     """
 
     turn: trio.Lock = field(default_factory=trio.Lock)
@@ -90,11 +90,11 @@ class SessionJobs:
         """Count a refresh.
 
         Args:
-            now: when it ended, in seconds since 1970.
-            seconds: how long it took.
+            now: its end, in seconds since 1970.
+            seconds: its duration.
             refreshed: sessions whose last use was written.
             ended: sessions that were deleted because their clients had ended them.
-            cursors_closed: cursors of sessions that are gone.
+            cursors_closed: cursors of expired sessions.
         """
         self.count += 1
         self.finished = now
@@ -102,10 +102,10 @@ class SessionJobs:
         self.refreshed, self.ended, self.cursors_closed = refreshed, ended, cursors_closed
 
     def document(self, sessions: int) -> dict[str, Any]:
-        """The section ``logicalSessionRecordCache``.
+        """Return the section ``logicalSessionRecordCache``.
 
         Args:
-            sessions: how many there are now.
+            sessions: the present number of sessions.
         """
         never = datetime.fromtimestamp(0, UTC)
         return {
@@ -126,7 +126,7 @@ class SessionJobs:
 
 
 class SharedCounts:
-    """Counts by name.
+    """Counters by name, shared between the processes of a router.
 
     Args:
         directory: a directory that the router's processes share; None for a router of one process.
@@ -136,13 +136,13 @@ class SharedCounts:
         self._directory = directory
 
     def reset(self, name: str) -> None:
-        """Begin to count at 0 again, in all processes."""
+        """Restart a counter at 0, in all processes."""
         path = self._path(name)
         if path is not None:
             path.write_bytes(b"0")
 
     def counter(self, name: str) -> Callable[[], int]:
-        """A function that returns 0 when any of the processes calls it first, then 1, and so on."""
+        """Return a function that returns 0 at the first call in any of the processes, then 1, and so on."""
         path = self._path(name)
         return count().__next__ if path is None else lambda: _next(path)
 
