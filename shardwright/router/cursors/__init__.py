@@ -1,5 +1,6 @@
-"""Open cursors: what the router keeps between a ``find`` and its last ``getMore``.
+"""Open cursors: the router's state between a ``find`` and its last ``getMore``.
 
-Owns cursors on one shard and on several, their ids, owners and end. They know nothing of operations.
+Owns cursors on one shard and on several, their ids, owners and end. They do not depend on operations.
+
 May import `reads`, `replies` and `sending`.
 """

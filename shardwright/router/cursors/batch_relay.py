@@ -1,11 +1,11 @@
-"""Relays a long batch of one shard to the client while it is being received, under the router's cursor id.
+"""Relay of one shard's long batch to the client while it arrives, under the router's cursor id.
 
-A mongod writes the batch first and the id after it. So all but the last bytes pass through unread: the batch begins
-with its length, and what follows it is short. What remains of the reply is a digest, the same reply with an empty
-batch, which is read like any other.
+A mongod writes the batch before the cursor id. All but the last bytes can therefore pass through unparsed: the batch
+starts with its length, and the rest after it is short. The digest of such a reply is the same reply with an empty
+batch.
 
-Fields hidden from clients cannot be removed on the way, since the length of the reply comes first. Only genuine shards
-send such fields; the reply that opened the cursor shows whether a member is one.
+Fields hidden from clients cannot be removed on the way, because the length of the reply comes first. Only genuine
+shards send such fields. The reply that opened the cursor shows whether a member is one.
 """
 
 from struct import Struct
@@ -26,11 +26,11 @@ from shardwright.wire.transport.stream import FrameStream
 _INT32: Final = Struct("<i")
 _INT64: Final = Struct("<q")
 
-# From the opcode on: OP_MSG, no flags, first a body.
+# From the opcode on: OP_MSG, no flags, and a body section first.
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
-# The beginning of the cursor in a mongod's reply to a getMore; a length is before and after.
+# The start of the cursor in a mongod's reply to a getMore, without the lengths before and after it.
 _BATCH: Final = element(NEXT_BATCH, ARRAY, b"")
 _BATCH_AT: Final = CURSOR_AT + 4 + len(_BATCH)
 
@@ -38,7 +38,7 @@ _REST_BYTES_MAX: Final = 16_384
 
 
 def relay_for(get_more: GetMore, signer: TimeSigner, *, is_last: bool) -> "BatchRelay | None":
-    """What passes the reply of a shard on to a client; None if it has to be received as a whole.
+    """Return a relay for a shard's reply to a client; None if the reply must be received as a whole.
 
     Args:
         get_more: the client's.
@@ -47,7 +47,7 @@ def relay_for(get_more: GetMore, signer: TimeSigner, *, is_last: bool) -> "Batch
     """
     client = get_more.client
     if client is None or not client.is_answered_verbatim or b"autocommit" in get_more.request.fields:
-        return None  # replies in transactions get a recovery token
+        return None  # replies in transactions receive a recovery token
     request_id = get_more.request.message.request_id
     return BatchRelay(client.stream, signer, response_to=request_id, cursor_id=get_more.cursor_id, is_last=is_last)
 
@@ -60,7 +60,7 @@ class BatchRelay(DigestRelay):
         signer: signs the cluster time.
         response_to: id of the client's request.
         cursor_id: the router's id for the cursor.
-        is_last: there are no other sources: the cursor is exhausted when the shard's is.
+        is_last: whether all other sources are exhausted, so that the shard's end is the cursor's end.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BatchRelay(DigestRelay):
 
     @property
     def patience_seconds(self) -> float:
-        """The connection belongs to a pool, and goes back there."""
+        """The limit of a pooled connection, because the shard's connection returns to its pool afterwards."""
         return UNREAD_REPLIES.bounds.patience_seconds
 
     @property
@@ -106,7 +106,7 @@ class BatchRelay(DigestRelay):
         """See `Relay.end`.
 
         Raises:
-            RemoteProtocolError: there is no cursor id after the batch.
+            RemoteProtocolError: the cursor id after the batch is missing.
         """
         cursor_bytes = 4 + len(_BATCH) + len(EMPTY_DOCUMENT) + self._cursor_bytes_after_batch
         cursor = _INT32.pack(cursor_bytes) + _BATCH + EMPTY_DOCUMENT + rest

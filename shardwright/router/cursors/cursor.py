@@ -20,22 +20,21 @@ ARGUMENT_ERRORS: Final = frozenset(
         VALUE_TOO_SMALL,
     }
 )
-"""Errors about the arguments of a ``getMore``, which leave the cursor unchanged."""
+"""Errors about the arguments of a ``getMore``. They leave the cursor unchanged."""
 
 API_PARAMETERS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
-"""A mongod demands that a ``getMore`` has those that the cursor was opened with."""
+"""Fields that a mongod requires in a ``getMore`` if the cursor was opened with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetMore:
-    """A ``getMore``, or the command that opens the cursor and wants its first batch.
+    """A ``getMore``, or the command that opens the cursor and requests its first batch.
 
     Attributes:
         request: the client's command.
-        client: the connection that sent it; None if the router reads the cursor for itself.
-        cursor_id: the router's id for the cursor, to appear in the reply while the cursor is not exhausted; 0 while it
-            has none.
-        batch_size: how many documents at most, None for as many as fit.
+        client: the connection that sent it; None if the router itself reads the cursor.
+        cursor_id: the router's id for the cursor, returned while the cursor is not exhausted; 0 before it has one.
+        batch_size: the maximum number of documents, None for as many as fit.
         max_time_ms: how long an awaiting cursor may wait, None if not given.
     """
 
@@ -47,41 +46,41 @@ class GetMore:
 
 
 class Cursor(Protocol):
-    """The results of one command that were not returned yet."""
+    """The results of one command that have not been returned yet."""
 
     @property
     def namespace(self) -> str:
-        """The ``db.collection`` that ``getMore`` has to name."""
+        """The ``db.collection`` that ``getMore`` must name."""
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that it reads, including exhausted ones."""
+        """The cursors on shards that this cursor reads, including exhausted ones."""
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether everything has been returned."""
+        """Whether all results have been returned."""
 
     @property
     def held_bytes(self) -> int:
         """Memory used by documents that shards have returned and clients have not received yet."""
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """The frame that answers a ``getMore``; None if the answer has already been relayed to the client.
+        """Return the reply frame for a ``getMore``; None if the reply has already been relayed to the client.
 
         Raises:
-            CommandError: a shard failed; the cursor is no longer usable, unless the error is about the arguments.
+            CommandError: a shard failed. The cursor is then unusable, unless the error is in `ARGUMENT_ERRORS`.
         """
 
 
 class OpeningCursor(Cursor, Protocol):
-    """A cursor whose replies are made by the router, the first one too."""
+    """A cursor whose replies, including the first one, are built by the router."""
 
     async def first_batch(self, opening: GetMore) -> list[bytes]:
-        """The documents of the first batch; of the default number if none is given.
+        """Return the documents of the first batch, by default 101.
 
         Raises:
             CommandError: a shard failed.
         """
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
-        """The reply to the command that opened the cursor; ``cursor_id`` is 0 if it is exhausted."""
+        """Build the reply to the command that opened the cursor; ``cursor_id`` is 0 if the cursor is exhausted."""

@@ -1,6 +1,6 @@
 """Cursor ids of the router: random, positive, and containing the index of the worker process.
 
-The six bits below the sign are the worker's index, so a worker knows which other worker holds a cursor.
+The six bits below the sign are the worker's index, so that each worker can find the holder of a cursor.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ _WORKER_BITS: Final = 6
 _RANDOM_BITS: Final = 63 - _WORKER_BITS
 
 WORKERS_MAX: Final = 1 << _WORKER_BITS
-"""How many worker processes the ids can distinguish."""
+"""Maximum number of worker processes that the ids can distinguish."""
 
 
 def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
-    """A cursor id; never 0, which means an exhausted cursor.
+    """Generate a cursor id; never 0, which means an exhausted cursor.
 
     Args:
         worker: index of the process that holds the cursor.
@@ -25,5 +25,5 @@ def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
 
 
 def worker_of(cursor_id: int) -> int | None:
-    """The index of the worker that holds the cursor, None for a number that cannot be one of our ids."""
+    """Return the index of the worker that holds the cursor, None for a number that cannot be a router's id."""
     return cursor_id >> _RANDOM_BITS if cursor_id > 0 else None

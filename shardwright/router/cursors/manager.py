@@ -1,9 +1,9 @@
 """All cursors that clients have open on this router process.
 
-A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and refuses other readers then. It ends
-when it is exhausted, fails, is killed, or has been idle for too long (one of a session, with the session), or sooner
-if others need its memory (`wire.transport.reply_memory`). Then its remaining cursors on shards are killed in the
-background.
+A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and refuses other readers during that time. It
+ends when it is exhausted, fails, is killed, or has been idle for too long. A cursor of a session instead times out with
+the session. An idle cursor also ends if other replies need its memory (`wire.transport.reply_memory`). The remaining
+cursors on shards are then killed in the background.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
@@ -43,7 +43,7 @@ class CursorStatistics:
 
     @classmethod
     def of(cls, cursors: Collection[OpenCursor], *, opened: int, timed_out: int) -> "CursorStatistics":
-        """Count open cursors."""
+        """Count the open cursors."""
         multiple = sum(len(each.cursor.remotes) > 1 for each in cursors)
         return cls(
             open_total=len(cursors),
@@ -65,16 +65,16 @@ IDLE_MILLISECONDS_MAX: Final = 600_000
 """Default of the parameter ``cursorTimeoutMillis``."""
 
 _REAP_SECONDS: Final = 4.0
-"""As ``clientCursorMonitorFrequencySecs``."""
+"""MongoDB's default of ``clientCursorMonitorFrequencySecs``."""
 
 _ENDED_KEPT_MAX: Final = 1_000
-"""Cursors of ended transactions whose owners are remembered."""
+"""Cursors of ended transactions whose owners are remembered for the error of a later ``getMore``."""
 
 _random_bits: Final = SystemRandom().getrandbits
 
 
 class CursorManager:
-    """The open cursors by id. `run` must be running while it is used."""
+    """The open cursors by id. `run` must be running while the manager is used."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class CursorManager:
         """Start without cursors.
 
         Args:
-            worker_index: which worker process this is; it is part of the ids.
+            worker_index: the index of this process, which is part of the ids.
             idle_milliseconds_max: returns the current idle timeout.
-            sessions_time_out: returns whether it also ends cursors of sessions, which otherwise end with their session.
+            sessions_time_out: returns whether the timeout applies to cursors of sessions, too.
             random_bits: returns that many random bits.
         """
         self._worker_index = worker_index
@@ -104,7 +104,7 @@ class CursorManager:
         self._timed_out = 0
 
     async def run(self) -> None:
-        """End idle cursors, and kill those left on shards, until cancelled."""
+        """End idle cursors, and kill remaining cursors on shards, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reap_repeatedly)
             nursery.start_soon(self._killer.run)
@@ -119,14 +119,14 @@ class CursorManager:
         is_immortal: bool = False,
         client: "ClientConnection | None" = None,
     ) -> int:
-        """Keep a cursor that is not exhausted; returns its id.
+        """Register a cursor that is not exhausted; return its id.
 
         Args:
-            cursor: what reads the results.
+            cursor: reads the results.
             owner: the session and transaction that open it.
-            session_key: the session with which it ends (`SessionId.key`), if that is not its owner's.
-            command: the raw command that opens it, which ``$currentOp`` shows.
-            is_immortal: it has no idle timeout.
+            session_key: the session that the cursor ends with (`SessionId.key`), if that is not its owner's.
+            command: the raw command that opens it, for ``$currentOp``.
+            is_immortal: whether the idle timeout does not apply.
             client: the connection that opens it.
         """
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
@@ -153,12 +153,12 @@ class CursorManager:
     ) -> Iterator[OpenCursor]:
         """Check a cursor out for a ``getMore``.
 
-        An error in the block ends the cursor, unless it is about arguments. A kill in the meantime cancels the block
-        and becomes CursorKilled.
+        An error in the block ends the cursor, unless the error is about arguments. A kill during the block cancels it
+        and raises CursorKilled.
 
         Raises:
-            CommandError: CursorNotFound; CursorInUse; Unauthorized, it is on another namespace; 50799 to 50804, it
-                belongs to another session or transaction; CursorKilled.
+            CommandError: CursorNotFound; CursorInUse; Unauthorized, the namespace differs; 50799 to 50804, the session
+                or the transaction differs; CursorKilled.
         """
         entry = self._cursors.get(cursor_id)
         if entry is None:
@@ -181,7 +181,7 @@ class CursorManager:
                 raise CommandError(ErrorCode.CursorKilled, f"operation was interrupted: cursor {cursor_id} was killed")
         except CommandError as error:
             is_usable = error.code in ARGUMENT_ERRORS and not entry.is_killed
-            if error.code == ErrorCode.CursorNotFound:  # with the id of a shard's cursor
+            if error.code == ErrorCode.CursorNotFound:  # the shard's text has the id of the shard's cursor
                 error.message = f"cursor id {cursor_id} not found"
             raise
         finally:
@@ -193,7 +193,7 @@ class CursorManager:
                 UNREAD_REPLIES.holdings.keep(entry, entry.cursor.held_bytes, client)
 
     def take(self, cursor_id: int) -> Cursor:
-        """Give up a cursor that was just opened: the caller reads it and ends it."""
+        """Remove a cursor that was just opened; the caller reads and ends it."""
         entry = self._cursors[cursor_id]
         self._forget(entry)
         return entry.cursor
@@ -203,7 +203,7 @@ class CursorManager:
 
         Args:
             cursor_id: the cursor.
-            db: the database it has to belong to, None for any.
+            db: kill it only if it is on this database; None for any.
 
         Returns:
             Whether there was such a cursor.
@@ -221,24 +221,24 @@ class CursorManager:
         return True
 
     def sessions(self) -> set[bytes]:
-        """The sessions that have cursors (`SessionId.key`)."""
+        """Return the sessions that have cursors (`SessionId.key`)."""
         return {key for entry in self._cursors.values() if (key := entry.session_key) is not None}
 
     def kill_sessions(self, sessions: Container[bytes]) -> int:
-        """End all cursors of some sessions (`SessionId.key`); returns how many there were."""
+        """End all cursors of some sessions (`SessionId.key`); return how many there were."""
         keys = ((entry.id, entry.session_key) for entry in self._cursors.values())
         found = [cursor_id for cursor_id, key in keys if key is not None and key in sessions]
         return sum(self.kill(cursor_id) for cursor_id in found)
 
     @property
     def has_any_in_transactions(self) -> bool:
-        """Whether any transaction has cursors, which few do."""
+        """Whether any transaction has cursors, which is rare."""
         return bool(self._in_transactions)
 
     def end_transaction(self, owner: CursorOwner) -> None:
         """End the cursors of a transaction that has ended, because they can no longer be read.
 
-        A client that tries outside the transaction gets the error for that, as from a mongos.
+        A ``getMore`` outside the transaction still receives the error about the transaction, as from a mongos.
         """
         for cursor_id in tuple(self._in_transactions.get(owner, ())):
             self.kill(cursor_id)
@@ -247,15 +247,15 @@ class CursorManager:
             del self._ended_with_transactions[next(iter(self._ended_with_transactions))]
 
     def kill_all(self) -> int:
-        """End all cursors; returns how many there were."""
+        """End all cursors; return how many there were."""
         return sum(self.kill(cursor_id) for cursor_id in list(self._cursors))
 
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
-        """Kill cursors on shards that no cursor of ours needs any longer, in the background."""
+        """Kill cursors on shards that no cursor of the router needs any longer, in the background."""
         self._killer.kill(remotes)
 
     def reap(self, now: float) -> int:
-        """End the cursors that have been idle for too long; returns how many.
+        """End the cursors that have been idle for too long; return how many.
 
         Args:
             now: on trio's clock.
@@ -281,15 +281,15 @@ class CursorManager:
 
     @property
     def open_cursors(self) -> Collection[OpenCursor]:
-        """All of them."""
+        """All open cursors."""
         return self._cursors.values()
 
     def find(self, cursor_id: int) -> OpenCursor | None:
-        """A cursor by its id."""
+        """Return a cursor by its id."""
         return self._cursors.get(cursor_id)
 
     def statistics(self) -> CursorStatistics:
-        """The current numbers."""
+        """Return the current numbers."""
         return CursorStatistics.of(self._cursors.values(), opened=self._opened, timed_out=self._timed_out)
 
     def _end(self, entry: OpenCursor) -> None:

@@ -21,14 +21,14 @@ from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _PASSED_ON: Final = (b"lsid", b"txnNumber", b"autocommit", b"comment")
-"""The fields of the client's ``getMore`` that are copied to a shard's, beside the `API_PARAMETERS`."""
+"""Fields of the client's ``getMore`` that are copied to a shard's, in addition to the `API_PARAMETERS`."""
 
 
 class MergedCursor:
     """Merges the cursors of several shards.
 
-    If nothing has to be sorted, skipped or limited, a shard's whole reply answers the client, except for a view, whose
-    shards' cursors are on the collection beneath it.
+    Without sort, skip and limit, a shard's whole reply is forwarded to the client. Views are an exception, because
+    their shards' cursors are on the underlying collection.
     """
 
     __slots__ = (
@@ -62,10 +62,10 @@ class MergedCursor:
             namespace: ``db.collection`` for replies and ``getMore``.
             replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
             merger: merges them.
-            allows_partial_results: a shard that can no longer be reached is left out rather than failing the cursor.
-            is_partial: some shard has been left out already.
-            at_cluster_time: the time that all shards read at, if one was chosen.
-            has_api_parameters: the shards' cursors were opened with the client's `API_PARAMETERS`, if there are any.
+            allows_partial_results: whether to leave out a shard that becomes unreachable, rather than fail.
+            is_partial: whether a shard has been left out already.
+            at_cluster_time: the common read time of all shards, if one was chosen.
+            has_api_parameters: whether the shards' cursors were opened with the client's `API_PARAMETERS`.
 
         Raises:
             RemoteProtocolError: a reply has no cursor, or documents without their sort keys.
@@ -87,33 +87,33 @@ class MergedCursor:
 
     @property
     def namespace(self) -> str:
-        """The ``db.collection`` that ``getMore`` has to name."""
+        """See `Cursor`."""
         return self._namespace
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that it reads."""
+        """See `Cursor`."""
         return self._remotes
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether everything has been returned."""
+        """See `Cursor`."""
         return self._merger.is_done
 
     @property
     def held_bytes(self) -> int:
-        """Memory used by documents that shards have returned and clients have not received yet."""
+        """See `Cursor`."""
         return self._merger.held_bytes
 
     @may_run_in_reactor
     async def first_batch(self, opening: GetMore) -> list[bytes]:
-        """The documents of the first batch.
+        """Return the documents of the first batch.
 
         Args:
-            opening: the command that opens the cursor; without a batch size it gets the default number.
+            opening: the command that opens the cursor; without a batch size, the default number applies.
 
         Raises:
-            ShareTooSmallError: the shards were asked for shares of the result, and these are not the whole of it.
+            ShareTooSmallError: the shards' shares of the result may not be all of it.
             CommandError: a shard failed.
         """
         batch = Batch(FIRST_BATCH_DOCUMENTS if opening.batch_size is None else opening.batch_size)
@@ -122,12 +122,11 @@ class MergedCursor:
         return batch.documents
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
-        """The reply to the command that opened the cursor; ``cursor_id`` is 0 if it is exhausted."""
+        """See `OpeningCursor`."""
         return self._reply(opening, FIRST_BATCH, documents, cursor_id)
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """Answer a ``getMore``: with as many documents as it asks for, or with those that are ready if it gives no
-        number.
+        """Reply to a ``getMore`` with the requested number of documents; without a number, with the available ones.
 
         Raises:
             CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or a shard failed.
@@ -141,7 +140,7 @@ class MergedCursor:
         return self._reply(get_more, NEXT_BATCH, batch.documents, self._remaining_id(get_more))
 
     async def _next_ready(self, get_more: GetMore) -> bytes | None:
-        """Answer with what is ready first: the rest of batches read in part, or else a shard's whole batch."""
+        """Reply with the first available documents: the rest of started batches, or else a shard's whole batch."""
         batch = Batch(None)
         self._merger.fill(batch)
         while not batch.documents and (starving := self._merger.starving()):
@@ -162,12 +161,12 @@ class MergedCursor:
         return self._reply(get_more, NEXT_BATCH, batch.documents, self._remaining_id(get_more))
 
     def _remaining_id(self, get_more: GetMore) -> int:
-        """The id to return: 0 once everything has been returned."""
+        """Return the cursor id for the reply: 0 once all results have been returned."""
         return 0 if self.is_exhausted else get_more.cursor_id
 
     @may_run_in_reactor
     async def _ask_ahead(self, get_more: GetMore, number: int, batch_size: int | None) -> None:
-        """Make a shard prepare a batch that will be needed soon; errors are raised when it is read."""
+        """Request a batch that will soon be needed in advance; errors are raised when it is read."""
         remote = self._remotes[number]
         if not remote.may_ask_ahead():
             return
@@ -193,14 +192,14 @@ class MergedCursor:
                 return
             starving = self._merger.starving()
             if not starving:
-                return  # the next document is known, but there is no room for it
+                return  # the next document is available, but does not fit into the batch
             wanted = self._merger.wanted(batch)
             sizes = {number: self._remotes[number].merged_batch_size(wanted) for number in starving}
             for number, cursor in await self._fetch(get_more, sizes):
                 remote = self._remotes[number]
                 remote.note_merged_batch(sizes[number], len(cursor.frame))
                 self._merger.feed(number, cursor.array(), is_exhausted=remote.is_exhausted)
-                # More will be needed, even if all shards had just returned as much as this one.
+                # Even if all shards return as much as this one, more is needed.
                 is_more_needed = wanted is None or wanted > sizes[number] * len(self._remotes)
                 if is_more_needed and not remote.is_exhausted:
                     await self._ask_ahead(get_more, number, remote.merged_batch_size(wanted))
@@ -216,7 +215,7 @@ class MergedCursor:
 
         Args:
             get_more: the client's.
-            batch_sizes: for each source how many documents to ask for, None for as many as fit.
+            batch_sizes: the number of documents to request from each source, None for as many as fit.
             relay: relays the batch of a single source.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A cursor that a client has open, between its requests and while one reads it.
+"""A cursor that a client has open, both between ``getMore`` requests and during one.
 
 It belongs to a session and perhaps a transaction, which decide who may read it.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NO_USER: Final = sha256().digest()
-"""MongoDB's user digest of sessions without authentication: the SHA-256 of nothing."""
+"""MongoDB's user digest of sessions without authentication: the SHA-256 of an empty string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CursorOwner:
         session: the 16 bytes of ``lsid.id``, None outside a session.
         transaction: ``txnNumber``, None outside a transaction.
         user: the digest of the user, empty without access control.
-        admitted: what the client has asked for, if that matters later.
+        admitted: the client's command, if a later ``getMore`` must be authorized by it.
     """
 
     session: bytes | None = None
@@ -46,17 +46,17 @@ class CursorOwner:
 
     @property
     def session_key(self) -> bytes | None:
-        """Identifies the session (`SessionId.key`): the same UUID may be used by several users."""
+        """The key of the session (`SessionId.key`), with the user, because several users may use the same UUID."""
         return None if self.session is None else self.session + (self.user or NO_USER)
 
     @classmethod
     def of(cls, request: Request, user: bytes = b"") -> "CursorOwner":
-        """The session and the transaction of a request.
+        """Return the session and the transaction of a request.
 
         Args:
             request: the request.
-            user: the digest of the user who has logged in on its connection. Where that is a part of the cluster, which
-                acts for a user, the request says for whom.
+            user: the digest of the user who has logged in on its connection. A cluster member that acts for a user
+                names that user in the request.
 
         Raises:
             CommandError: TypeMismatch, ``lsid`` is not a document.
@@ -71,15 +71,15 @@ class CursorOwner:
             if user or named != NO_USER:
                 user = named
         session = lsid[identifier[2] + 5 : identifier[3]] if identifier and identifier[0] == BINARY else lsid
-        # A txnNumber without autocommit belongs to a retryable write, which opens no cursor.
+        # A txnNumber without autocommit belongs to a retryable write, which does not open cursors.
         transaction = request.get(b"txnNumber") if b"autocommit" in request.fields else None
         return cls(session, transaction, user)
 
     def check(self, cursor_id: int, reader: "CursorOwner") -> None:
-        """Refuse a ``getMore`` of another user, or from outside the session or the transaction that opened the cursor.
+        """Refuse a ``getMore`` of another user, session or transaction than the one that opened the cursor.
 
         Raises:
-            CommandError: Unauthorized, the cursor is another user's; 50799 to 50804, mongos's numbers for the others.
+            CommandError: Unauthorized, the cursor is another user's; 50799 to 50804, mongos's codes for the others.
         """
         if self == reader:
             return
@@ -105,11 +105,11 @@ class CursorOwner:
 
 
 NOBODY: Final = CursorOwner()
-"""Outside any session."""
+"""The owner of cursors outside any session."""
 
 
 def _session_text(owner: CursorOwner) -> str:
-    """A session as MongoDB writes it: its id, its user's digest, and two fields that are empty for clients."""
+    """Format a session as MongoDB does: its id, its user's digest, and two fields that are empty for clients."""
     session = owner.session
     if session is None or len(session) != 16:
         return "- -  - "
@@ -117,30 +117,22 @@ def _session_text(owner: CursorOwner) -> str:
 
 
 class OpenCursor(Holding):
-    """A cursor and who may read it; the documents it holds use memory between two requests.
+    """A cursor with its owner. The documents that it holds between two requests count as unread replies.
 
     Args:
-        cursor_id: see below.
-        cursor: see below.
-        owner: see below.
-        client: see below.
-        session_key: see below.
-        command: see below.
-        is_immortal: see below.
-        end_for_room: ends it when its memory is needed for other replies.
+        end_for_room: ends the cursor when its memory is needed for other replies.
 
     Attributes:
-        id: the client's id for it.
-        cursor: what reads the results.
+        id: the client's id for the cursor.
+        cursor: reads the results.
         owner: the session and transaction that opened it.
         client: the connection that last read it, if known.
-        session_key: the session with which it ends (`SessionId.key`), None if there is none.
+        session_key: the session that the cursor ends with (`SessionId.key`), None if there is none.
         command: the raw command that opened it.
-        created: when it was opened.
-        batches: how many batches it has returned, the first one included.
-        is_immortal: it has no idle timeout.
-        is_checked_out: a ``getMore`` is reading it.
-        is_killed: it was killed while it was checked out.
+        batches: the number of batches returned, including the first one.
+        is_immortal: whether the idle timeout does not apply.
+        is_checked_out: whether a ``getMore`` is reading it.
+        is_killed: whether it was killed while it was checked out.
         last_used: on trio's clock.
         scope: cancelled to interrupt the ``getMore`` that is reading it.
     """
@@ -191,11 +183,11 @@ class OpenCursor(Holding):
         self.scope = trio.CancelScope()
 
     def check_readable(self, namespace: str, reader: CursorOwner) -> None:
-        """Refuse a ``getMore`` that may not read it now.
+        """Refuse a ``getMore`` that may not read the cursor now.
 
         Raises:
-            CommandError: CursorInUse; Unauthorized, it reads another namespace; 50799 to 50804, it belongs to another
-                session or transaction.
+            CommandError: CursorInUse; Unauthorized, it reads another namespace; 50799 to 50804, the session or the
+                transaction differs.
         """
         if self.is_checked_out:
             raise CommandError(ErrorCode.CursorInUse, f"cursor id {self.id} is already in use")
@@ -208,7 +200,7 @@ class OpenCursor(Holding):
         self.owner.check(self.id, reader)
 
     def is_expired(self, limit: float, *, sessions_time_out: bool) -> bool:
-        """Whether it was last read before ``limit``, on trio's clock, and has to end for that.
+        """Whether the cursor was last read before ``limit``, on trio's clock, and must end for that.
 
         As in MongoDB, a cursor of a session ends with the session, unless ``sessions_time_out``.
         """
@@ -216,5 +208,5 @@ class OpenCursor(Holding):
         return self.last_used <= limit and not is_kept
 
     def end(self) -> None:
-        """See `Holding`; later reads fail with CursorNotFound."""
+        """End the cursor, see `Holding`; later reads fail with CursorNotFound."""
         self._end_for_room(self)

@@ -1,4 +1,4 @@
-"""A cursor on a shard, read by a cursor of the router; and killing those that none needs any longer."""
+"""Cursors on shards, which the router's cursors read, and killing them in the background."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ from shardwright.wire.rawbson import INT64, STRING, element, encode_elements, fr
 _INT64: Final = Struct("<q")
 
 _MERGED_BATCH_BYTES: Final = 1 << 20
-"""The size of a batch to ask a shard for in a merge. With 16 MB of each shard, few cursors would need much memory, and
-shards would have nothing to do while the router merges."""
+"""Target size of a shard's batch in a merge. With 16 MB from each shard, few cursors would need much memory, and shards
+would be idle while the router merges."""
 
 
 @dataclass(slots=True)
@@ -31,12 +31,10 @@ class RemoteCursor:
     """A cursor that is open on one member of a shard.
 
     Attributes:
-        sender: sends requests to that member.
-        shard_id: the shard.
-        address: the member that has the cursor and gets every ``getMore``.
-        namespace: ``db.collection`` by which ``getMore`` names it.
-        id: its id there; 0 once it is exhausted, or gone.
-        is_plain: its replies have no hidden fields, so they can be relayed while they are received.
+        address: the member that has the cursor and receives every ``getMore``.
+        namespace: the ``db.collection`` for ``getMore``.
+        id: its id there; 0 once it is exhausted or lost.
+        is_plain: whether its replies have no hidden fields, so that they can be relayed while they arrive.
         sources: the hosts whose cursors it reads.
     """
 
@@ -52,7 +50,7 @@ class RemoteCursor:
 
     @classmethod
     def opened(cls, sender: ShardSender, reply: ShardReply, cursor: CursorReply) -> "RemoteCursor":
-        """The cursor named in a reply."""
+        """Return the cursor in a reply."""
         return cls(
             sender,
             reply.shard_id,
@@ -65,14 +63,14 @@ class RemoteCursor:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has no more results."""
+        """Whether the shard has no more results."""
         return self.id == 0
 
     def get_more_frame(self, batch_size: int | None, elements: bytes) -> bytes:
-        """A ``getMore`` for this cursor.
+        """Encode a ``getMore`` for this cursor.
 
         Args:
-            batch_size: how many documents to ask for, None for as many as fit.
+            batch_size: the number of documents, None for as many as fit.
             elements: further raw elements of the command, such as its ``lsid``.
         """
         db, _, collection = self.namespace.partition(".")
@@ -86,27 +84,27 @@ class RemoteCursor:
         return op_msg(from_elements(b"".join(parts)), request_id=next_request_id())
 
     def merged_batch_size(self, wanted: int | None) -> int:
-        """How many documents to ask for next in a merge, as far as batches so far tell, for about a megabyte.
+        """Return how many documents to request next in a merge, about a megabyte's worth judging by earlier batches.
 
         Args:
-            wanted: how many documents the merge needs at most, None for all.
+            wanted: the number of documents that the merge still needs, None for all.
         """
         documents = self._merged_batch_documents
         return documents if wanted is None else min(documents, wanted)
 
     def note_merged_batch(self, documents: int, size: int) -> None:
-        """Learn how large documents are.
+        """Update the estimate of the document size.
 
         Args:
-            documents: how many were asked for.
+            documents: the requested number.
             size: bytes of the reply.
         """
         self._merged_batch_documents = max(1, documents * _MERGED_BATCH_BYTES // size)
 
     async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
-        """Send a request to the member that has the cursor, unless it was asked ahead, and wait for the reply.
+        """Send a request to the member that has the cursor, unless sent in advance, and wait for the reply.
 
-        After any failure the cursor counts as lost, since its position is unknown.
+        After any failure the cursor counts as lost, because its position is unknown.
 
         Args:
             frame: the request.
@@ -121,11 +119,11 @@ class RemoteCursor:
         return await pending.receive(relay)
 
     def may_ask_ahead(self) -> bool:
-        """Whether the reply may occupy a connection until it is read, which can take long."""
+        """Whether a request may be sent in advance, which can occupy a connection for long."""
         return self.sender.may_ask_ahead(self.shard_id, self.address)
 
     async def ask_ahead(self, frame: bytes) -> None:
-        """Send the request of the next `exchange` in advance, so that the shard works on it in the meantime.
+        """Send the request of the next `exchange` in advance, so that the shard already works on it.
 
         Raises:
             CommandError: as `exchange`.
@@ -136,19 +134,19 @@ class RemoteCursor:
     async def wait_ready(self) -> None:
         """Wait until the reply to the request that was sent in advance begins to arrive.
 
-        If this is cancelled, the request stays sent, and the next `exchange` gets its reply.
+        After a cancellation, the request stays in flight, and the next `exchange` receives its reply.
         """
         assert self._pending is not None
         await self._pending.wait_begun()
 
     def give_up(self) -> None:
-        """Abandon the request that was sent in advance."""
+        """Abandon the request that was sent in advance, if any."""
         if self._pending is not None:
             self._pending.give_up()
             self._pending = None
 
     async def kill(self) -> None:
-        """End the cursor on the shard. Without a session: mongod lets any session kill a cursor.
+        """Kill the cursor on the shard, without a session, because mongod accepts that from any session.
 
         Raises:
             BackendError: the member did not answer.
@@ -176,7 +174,7 @@ class RemoteKiller:
                 nursery.start_soon(_kill, remote)
 
     def kill(self, remotes: Iterable[RemoteCursor]) -> None:
-        """Kill those that are not exhausted, and discard the batches that were requested ahead of time."""
+        """Kill the cursors that are not exhausted, and discard batches that were requested in advance."""
         for remote in remotes:
             remote.give_up()
             if not remote.is_exhausted:
@@ -184,7 +182,7 @@ class RemoteKiller:
 
 
 async def _kill(remote: RemoteCursor) -> None:
-    """Kill a cursor on a shard; one that cannot be killed now times out there."""
+    """Kill a cursor on a shard. After a failure it will time out there."""
     try:
         with trio.fail_after(_KILL_SECONDS_MAX):
             await remote.kill()

@@ -1,4 +1,4 @@
-"""A cursor whose results all come from one shard: its replies are forwarded with another cursor id."""
+"""A cursor on one shard, whose replies are forwarded with the router's cursor id."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -20,7 +20,7 @@ class SingleShardCursor:
 
     Args:
         remote: the shard's cursor.
-        has_api_parameters: it was opened with the client's `API_PARAMETERS`, if there are any.
+        has_api_parameters: whether it was opened with the client's `API_PARAMETERS`.
     """
 
     __slots__ = ("_has_api_parameters", "_remote")
@@ -31,29 +31,29 @@ class SingleShardCursor:
 
     @property
     def namespace(self) -> str:
-        """The ``db.collection`` that ``getMore`` has to name."""
+        """See `Cursor`."""
         return self._remote.namespace
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The only cursor on a shard."""
+        """See `Cursor`."""
         return (self._remote,)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the shard has returned everything."""
+        """See `Cursor`."""
         return self._remote.is_exhausted
 
     @property
     def held_bytes(self) -> int:
-        """Nothing: the shard's batches are forwarded at once."""
+        """Always 0, because the shard's batches are forwarded at once."""
         return 0
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """The shard's reply, with the router's cursor id.
+        """Return the shard's reply, with the router's cursor id.
 
         Raises:
-            CommandError: the shard could not be reached, or no longer knows the cursor.
+            CommandError: the shard could not be reached, or has lost the cursor.
         """
         request, remote, cursor_id = get_more.request, self._remote, get_more.cursor_id
         at = request.fields[b"getMore"][2]
