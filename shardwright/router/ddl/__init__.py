@@ -1,5 +1,4 @@
-"""What commands on collections, indexes, databases and chunks have in common.
+"""The common parts of commands on collections, indexes, databases and chunks. No I/O.
 
-Without I/O. Owns what shards are sent for them and how their replies become one.
-May import `replies`.
+Owns the commands to shards and the merge of their replies. May import `replies`.
 """

@@ -1,4 +1,4 @@
-"""Which chunk an administrator means by ``find``, ``bounds`` or ``middle``."""
+"""Resolution of ``find``, ``bounds`` or ``middle`` to a chunk."""
 
 from shardwright.router.replies.reply_builder import PlainError
 from shardwright.sharding.bson_text import document_text
@@ -7,10 +7,10 @@ from shardwright.sharding.targeting.exact_key import exact_shard_key
 
 
 def chunk_of_query(table: RoutingTable, query: bytes) -> RoutedChunk:
-    """The chunk in which the shard key lies that a query pins down.
+    """Return the chunk of the shard key in a query.
 
     Raises:
-        PlainError: the query does not name one.
+        PlainError: the query does not contain a full shard key.
     """
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
@@ -19,10 +19,10 @@ def chunk_of_query(table: RoutingTable, query: bytes) -> RoutedChunk:
 
 
 def chunk_of_middle(table: RoutingTable, middle: bytes) -> tuple[RoutedChunk, bytes]:
-    """The chunk to split at a key, and the key with its fields in the pattern's order.
+    """Return the chunk to split at a key, and the key with its fields in the pattern's order.
 
     Raises:
-        PlainError: it is not a key of this collection, or a bound already.
+        PlainError: it is not a key of this collection, or already a bound.
     """
     key = table.key_pattern.normalize(middle)
     if key is None:
@@ -40,7 +40,7 @@ def chunk_of_middle(table: RoutingTable, middle: bytes) -> tuple[RoutedChunk, by
 
 
 def chunk_of_bounds(table: RoutingTable, bounds: list[bytes]) -> RoutedChunk:
-    """The chunk with just these two bounds.
+    """Return the chunk with exactly these two bounds.
 
     Raises:
         PlainError: the bounds are not keys of this collection, or no chunk has them.
@@ -54,7 +54,7 @@ def chunk_of_bounds(table: RoutingTable, bounds: list[bytes]) -> RoutedChunk:
 
 
 def checked_bounds(table: RoutingTable, bounds: list[bytes]) -> tuple[bytes, bytes]:
-    """Two bounds as shard key documents with the fields in the pattern's order.
+    """Return two bounds as shard key documents with the fields in the pattern's order.
 
     Raises:
         PlainError: they are not keys of this collection.
