@@ -1,11 +1,10 @@
-"""Aggregations wherever their data is: on shards, on the collection beneath a view, or joined by the router.
+"""Aggregations regardless of the location of their data: on shards, on a view's collection, or joined by the router.
 
-The router joins if a pipeline names a collection that the shard which would run it does not have. The stages before
-the first such stage run as usual. The router reads their results, and runs the other stages on them (`stages`).
+The router joins if a pipeline names a collection that is not on the shard that would run the pipeline. The stages
+before the first such stage run as usual. The router reads their results, and runs the other stages on them (`stages`).
 
-After a join, the mongod of the shard that has the target of a ``$out`` or ``$merge`` writes. It gets the results as
-its input. So a ``$out`` replaces the target at once or, if the pipeline fails, not at all, and all modes of
-``$merge`` mean what they always mean.
+After a join, the mongod of the shard with the target of a ``$out`` or ``$merge`` writes, with the results as its input.
+A ``$out`` therefore replaces the target atomically, and all modes of ``$merge`` keep their meaning.
 """
 
 from collections.abc import Mapping
@@ -54,12 +53,12 @@ _WRITE_CONCERN_ERROR: Final = b"writeConcernError"
 
 
 async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_checked: bool = False) -> Reply:
-    """The reply to an aggregation.
+    """Run an aggregation.
 
     Args:
         operation: the aggregation.
-        cursor_namespace: of its cursor: the collection's, or the view's.
-        is_checked: a mongod has found the pipeline to be right, as a part of another one.
+        cursor_namespace: the collection's or view's namespace, for the cursor.
+        is_checked: whether a mongod has already validated the pipeline, as a part of another one.
 
     Raises:
         CommandError: it failed.
@@ -74,12 +73,12 @@ async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_
 async def aggregate_view(
     operation: Operation, error: ShardedViewError, cursor_namespace: str | None = None, *, is_checked: bool = False
 ) -> Reply:
-    """Answer a read of a view by an aggregation on the collection beneath the view.
+    """Execute a read of a view as an aggregation on the underlying collection.
 
     Args:
         operation: the read.
-        error: the answer of the shard that could not run it alone.
-        cursor_namespace: of the cursor; None for the view's.
+        error: the reply of the shard that could not run the read alone.
+        cursor_namespace: the namespace of the cursor; None for the view's.
         is_checked: as for `aggregate_anywhere`.
 
     Raises:
@@ -93,17 +92,17 @@ async def aggregate_view(
         try:
             return await _run_or_join(expanded, cursor_namespace or operation.namespace, is_checked=is_checked)
         except ShardedViewError as again:
-            error = again  # its collection has become a view in the meantime
+            error = again  # its collection has since become a view
         finally:
             operation.note_part(expanded)
     raise error.error
 
 
 async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checked: bool) -> Reply:
-    """As `aggregate_anywhere`, but not on views.
+    """Do the same as `aggregate_anywhere`, but not on views.
 
     Raises:
-        ShardedViewError: it is a view that no shard can run alone.
+        ShardedViewError: it is a view that no single shard can run.
         CommandError: it failed.
     """
     try:
@@ -116,7 +115,7 @@ async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checke
 
 @may_run_in_reactor
 async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError, *, is_checked: bool) -> Reply:
-    """Answer an aggregation that no shard can run."""
+    """Run an aggregation that no shard can run alone."""
     await in_own_task()
     pipeline = Pipeline.parse(operation.request)
     run_part = partial(aggregate_anywhere, is_checked=True)
@@ -138,13 +137,13 @@ async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededEr
 async def answer_joined(
     operation: Operation, cursor_namespace: str, elsewhere: frozenset[str], run_aggregate: AggregateRunner
 ) -> Reply:
-    """Answer an aggregation that no shard can run.
+    """Run an aggregation that no shard can run alone.
 
     Args:
         operation: the aggregation.
-        cursor_namespace: of its cursor.
-        elsewhere: the collections that the shard which would run it does not have; empty if that is not known.
-        run_aggregate: runs other aggregations, wherever their data is.
+        cursor_namespace: the namespace of its cursor.
+        elsewhere: the collections missing on the shard that would run it; empty if unknown.
+        run_aggregate: runs other aggregations, regardless of the location of their data.
 
     Raises:
         TargetShardedError: the target of its ``$merge`` is sharded.
@@ -186,7 +185,7 @@ async def answer_joined(
 def split_at_join(
     pipeline: Pipeline, db: str, elsewhere: frozenset[str]
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-    """The stages before the first that names a collection elsewhere, and the others.
+    """Split a pipeline before the first stage that names a collection elsewhere.
 
     Args:
         pipeline: the stages.
@@ -201,22 +200,22 @@ def split_at_join(
 
 
 class TargetShardedError(Exception):
-    """The target of a ``$merge`` turned out to be sharded, before anything was written. Its routing is known now."""
+    """The target of a ``$merge`` turned out to be sharded, before any write. Its routing is now cached."""
 
 
 async def write_results(
     environment: JoinEnvironment, source: DocumentStream, stage: Stage, cursor_namespace: str
 ) -> Reply:
-    """Write the documents of a stream; the reply to the aggregation.
+    """Write the documents of a stream; return the reply to the aggregation.
 
     Args:
         environment: of the aggregation.
         source: the documents.
         stage: the ``$out`` or ``$merge``. The target of a ``$merge`` is not sharded.
-        cursor_namespace: of the client's cursor, which has no documents.
+        cursor_namespace: the namespace of the client's cursor, which has no documents.
 
     Raises:
-        TargetShardedError: see there.
+        TargetShardedError: see `TargetShardedError`.
         CommandError: the documents could not be read or written; 28769, the target of ``$out`` is sharded.
     """
     operation = environment.operation
@@ -272,18 +271,14 @@ _NOT_LAST: Final = 40601
 
 
 async def _effective_collation(operation: Operation) -> Mapping[str, Any]:
-    """The collation of an aggregation; asked for after the shards have accepted the routing that it is from.
-
-    Raises:
-        CommandError: it could not be found out.
-    """
+    """Determine the collation of an aggregation, after the shards have accepted the routing that it depends on."""
     has_collection = next(iter(operation.request.fields.values()))[0] == STRING
     routing = await operation.context.routing.find(operation.namespace) if has_collection else None
     return await effective_collation(operation, routing)
 
 
 def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
-    """The stages that read, and the one that writes, if there is one.
+    """Split off the stage that writes, if any.
 
     Raises:
         CommandError: 40601, a stage that writes is not the last one.
@@ -297,7 +292,7 @@ def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
 
 
 def _one_time(operation: Operation) -> Timestamp | None:
-    """The time at which all collections are read in a snapshot; None outside snapshots."""
+    """Return the read time of all collections in a snapshot; None outside snapshots."""
     request, clock = operation.request, operation.context.clock.time.cluster_time
     if not is_snapshot(request) or not clock:
         return None

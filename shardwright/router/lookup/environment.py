@@ -1,4 +1,4 @@
-"""Shared by all stages of a joined aggregation: reading collections, and running stages on a mongod."""
+"""Shared parts of all stages of a joined aggregation: reading collections, and running stages on a mongod."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
@@ -38,10 +38,10 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[Reply]]
-"""Runs an aggregation wherever its data is; takes the operation and the name of its cursor."""
+"""Runs an aggregation regardless of the location of its data; takes the operation and the name of its cursor."""
 
 COLLECTIONLESS: Final = ""
-"""In place of a collection's name: ``{aggregate: 1}``."""
+"""Stands for the collection in ``{aggregate: 1}``."""
 
 _NOT_FOR_OTHERS: Final = frozenset(
     {
@@ -49,7 +49,7 @@ _NOT_FOR_OTHERS: Final = frozenset(
         *(b"txnNumber", b"writeConcern", b"bypassDocumentValidation"),
     }
 )
-"""Arguments of an aggregation that do not apply to the other collections that it reads."""
+"""Arguments of an aggregation that do not apply to reads of other collections."""
 
 _FOR_COMPUTING: Final = (b"allowDiskUse", b"comment", b"maxTimeMS")
 
@@ -59,7 +59,7 @@ _BATCH_SIZE: Final = (1 << 31) - 1
 
 
 class JoinEnvironment:
-    """The surroundings of a joined aggregation.
+    """The environment of a joined aggregation. Its methods raise CommandError if an aggregation fails.
 
     Args:
         body: the command, with the read concern for all collections.
@@ -67,7 +67,7 @@ class JoinEnvironment:
     Attributes:
         operation: the aggregation.
         run_aggregate: runs another aggregation.
-        collation: the raw collation that all comparisons use.
+        collation: the raw collation of all comparisons.
         is_collated: whether it is not the simple one.
         variables: the elements of ``let`` by name.
     """
@@ -91,21 +91,18 @@ class JoinEnvironment:
         return self.operation.request.db
 
     def command_bytes(self, stages: Sequence[bytes]) -> int:
-        """How much of a command stages take up together with the variables."""
+        """Return the size of stages in a command, together with the variables."""
         return sum(map(len, stages)) + sum(map(len, self.variables.values()))
 
     async def read(
         self, collection: str, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None
     ) -> DocumentStream:
-        """Aggregate another collection, wherever it is.
+        """Aggregate another collection, regardless of its location.
 
         Args:
             collection: its name, or `COLLECTIONLESS`.
             stages: raw.
             variables: elements to add to the ``let`` of the aggregation, by name.
-
-        Raises:
-            CommandError: it failed.
         """
         let = b"".join({**self.variables, **(variables or {})}.values())
         body = self._command(collection, stages, let, encode_elements({"cursor": {}}) + self._others)
@@ -118,7 +115,7 @@ class JoinEnvironment:
     async def compute(
         self, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None, elements: bytes = b""
     ) -> DocumentStream:
-        """Run stages that read no collection, on the mongod of some shard.
+        """Run stages that read no collection on the mongod of any shard.
 
         Args:
             stages: raw; the first is a source.
@@ -126,7 +123,7 @@ class JoinEnvironment:
             elements: further elements of the command.
 
         Raises:
-            CommandError: it failed; BSONObjectTooLarge, the stages contain too much.
+            CommandError: BSONObjectTooLarge, the stages contain too much.
         """
         let = b"".join({**self.variables, **(variables or {})}.values())
         cursor = encode_elements({"cursor": {"batchSize": bson.Int64(_BATCH_SIZE)}})
@@ -139,17 +136,17 @@ class JoinEnvironment:
         return ShardStream(operation.sender, reply)
 
     def with_variables(self, variables: dict[bytes, bytes]) -> "JoinEnvironment":
-        """The surroundings of a nested pipeline.
+        """Return the environment of a nested pipeline.
 
         Args:
-            variables: elements of ``let`` by name, besides those that are set.
+            variables: elements of ``let`` by name, added to the present ones.
         """
         nested = copy(self)
         nested.variables = {**self.variables, **variables}
         return nested
 
     def writing_command(self, stages: Sequence[bytes]) -> bytes:
-        """The command that writes the results of stages; the last stage is a ``$out`` or a ``$merge``.
+        """Build the command that writes the results of stages; the last stage is a ``$out`` or a ``$merge``.
 
         Args:
             stages: raw; the first is a source.
@@ -163,15 +160,14 @@ class JoinEnvironment:
         return body
 
     async def collect(self, stream: DocumentStream, room: Room) -> list[bytes]:
-        """All documents of a stream.
+        """Collect all documents of a stream.
 
         Args:
             stream: the documents.
-            room: for them.
+            room: limits their size.
 
         Raises:
             TooLargeError: they are too large.
-            CommandError: they could not be read.
         """
         documents: list[bytes] = []
         has_ended = False
@@ -213,13 +209,13 @@ def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
 async def stream_of(
     operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str
 ) -> DocumentStream:
-    """The results of an aggregation that is part of another one, wherever its data is.
+    """Run an aggregation as part of another one, regardless of the location of its data; return its results.
 
     Args:
-        operation: the other one.
+        operation: the other aggregation.
         run_aggregate: runs it.
         body: the command.
-        namespace: of its cursor.
+        namespace: the namespace of its cursor.
 
     Raises:
         CommandError: it failed.
@@ -237,14 +233,14 @@ def _request(body: bytes) -> Request:
 
 
 CONCURRENT_READS_MAX: Final = 8
-"""How many aggregations one stage runs at once."""
+"""Maximum number of concurrent aggregations of one stage."""
 
 
 async def read_each(keys: Iterable[bytes], read: Callable[[bytes], Awaitable[list[bytes]]]) -> dict[bytes, list[bytes]]:
-    """The documents read for each key. A failure is raised when the active reads have ended; no other begins.
+    """Read the documents for each key, several keys at a time.
 
     Raises:
-        CommandError: the first failure.
+        CommandError: the first failure, once the active reads have ended. No other read begins after it.
     """
     found: dict[bytes, list[bytes]] = {}
     failures: list[CommandError] = []

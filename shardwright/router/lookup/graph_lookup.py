@@ -1,7 +1,7 @@
-"""``$graphLookup`` of a collection elsewhere: the router searches breadth first, one read of the collection per step.
+"""``$graphLookup`` of a collection elsewhere: a breadth-first search by the router, with one read per step.
 
-The equality of a step is a ``$in``, as in MongoDB, so the shards compare with MongoDB's meaning. A `Frontier` holds
-the values from which the next step starts. A mongod has checked the arguments before
+The equality of a step is a ``$in``, as in MongoDB, so that the shards compare by MongoDB's rules. A `Frontier` holds
+the values from which the next step starts. A mongod has validated the arguments before
 (`operations.checked_pipeline`).
 """
 
@@ -49,17 +49,17 @@ from shardwright.wire.rawbson import (
 
 @dataclass(frozen=True, slots=True)
 class GraphLookup:
-    """What a ``$graphLookup`` is to do.
+    """The arguments of a ``$graphLookup``.
 
     Attributes:
-        collection: the collection that is searched.
-        start: type and raw value of the expression that the search starts with.
-        connect_from: path of the values that lead to further documents.
-        connect_to: path of the values that they lead to.
-        into: path of the field for the result.
-        depth_max: how many steps to go at most, None for no limit.
+        collection: the collection to search.
+        start: type and raw value of ``startWith``.
+        connect_from: ``connectFromField``, the path of values that lead to further documents.
+        connect_to: ``connectToField``, the path that these values are looked up in.
+        into: ``as``.
+        depth_max: the maximum number of steps, None for no limit.
         depth_field: path of the field for the number of steps, None for none.
-        restriction: a raw filter for all documents found.
+        restriction: a raw filter for all found documents.
     """
 
     collection: str
@@ -73,7 +73,7 @@ class GraphLookup:
 
     @classmethod
     def parse(cls, specification: bytes) -> "GraphLookup":
-        """Read the raw specification of the stage, which is right."""
+        """Parse the raw specification of the stage, which must be valid."""
         fields = index(specification)
         kind, _, start, end = fields[b"startWith"]
         restriction, depth_field = fields.get(b"restrictSearchWithMatch"), fields.get(b"depthField")
@@ -91,7 +91,7 @@ class GraphLookup:
 
 
 class Frontier:
-    """Different values, as type and raw bytes: of arrays their elements, of missing fields nothing, as in MongoDB."""
+    """Distinct values, as type and raw bytes. As in MongoDB, arrays add their elements, missing fields nothing."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, bytes], None] = {}
@@ -100,10 +100,10 @@ class Frontier:
         return bool(self._values)
 
     def add_start(self, document: bytes, span: Span | None) -> None:
-        """Add the value that the search starts with, or its elements.
+        """Add the start value of the search, or its elements.
 
         Args:
-            document: where the value is.
+            document: contains the value.
             span: the value, None if there is none.
         """
         if span is not None:
@@ -115,7 +115,7 @@ class Frontier:
         Args:
             document: the document.
             path: the names, at least one.
-            start: where in ``document`` the object or array begins that the path starts at.
+            start: the offset of the object or array in ``document`` that the path starts at.
         """
         span = find(document, path[0], start)
         if span is None:
@@ -132,7 +132,7 @@ class Frontier:
                     self.add(document, path[1:], each[2])
 
     def filter(self, field: bytes) -> bytes:
-        """A raw filter for documents with one of the values in a field; a missing field is not null here."""
+        """Return a raw filter for documents with one of the values in a field; a missing field is not null here."""
         parts = [element(b"%d" % position, *value) for position, value in enumerate(self._values)]
         values = from_elements(b"".join(parts))
         exists = element(b"$exists", BOOL, b"\1")
@@ -151,14 +151,14 @@ _NO_ID: Final = 40271
 
 
 class GraphStep:
-    """See `mongod_stages.Step`."""
+    """A `mongod_stages.Step` for ``$graphLookup``."""
 
     def __init__(self, environment: JoinEnvironment, graph: GraphLookup, tail: Sequence[bytes]) -> None:
-        """Prepare it.
+        """Prepare the step.
 
         Args:
             environment: of the aggregation.
-            graph: what to do.
+            graph: the arguments.
             tail: raw stages on single documents that follow.
         """
         self._environment = environment
@@ -187,14 +187,14 @@ class GraphStep:
         return joined_alone(self._environment, document, results, self._graph.into, self._tail)
 
     def _unwrapping(self) -> list[bytes]:
-        """The raw stages that make the joined documents of what was found."""
+        """Return the raw stages that convert search results to the joined documents."""
         stages = [stage("$replaceWith", "$d")]
         if self._graph.depth_field is not None:
             stages.insert(0, stage("$set", {f"d.{self._graph.depth_field}": "$n"}))
         return stages
 
     async def _search_alone(self, start: bytes) -> list[bytes]:
-        """As `_search`, with all memory that MongoDB allows a search.
+        """Do the same as `_search`, with all memory that MongoDB allows for a search.
 
         Raises:
             CommandError: a read failed; 40099, it needs too much memory; 40271.
@@ -205,7 +205,7 @@ class GraphStep:
             raise CommandError(_TOO_MUCH, "$graphLookup reached maximum memory consumption") from None
 
     async def _search(self, start: bytes, room: Room) -> list[bytes]:
-        """The documents found from one start, each as ``{d: document, n: steps}``.
+        """Search from one start; return the documents, each as ``{d: document, n: steps}``.
 
         Raises:
             TooLargeError: they are too large.
@@ -229,7 +229,7 @@ class GraphStep:
         return list(found.values())
 
     async def _step(self, frontier: Frontier, room: Room) -> list[bytes]:
-        """The documents that the values of a frontier lead to."""
+        """Read the documents that the values of a frontier lead to."""
         query = frontier.filter(self._graph.connect_to.encode())
         if self._graph.restriction is not None:
             query = from_elements(element(b"$and", ARRAY, array_of_documents([self._graph.restriction, query])))
@@ -238,10 +238,10 @@ class GraphStep:
 
 
 def _id_key(document: bytes) -> bytes:
-    """Bytes that are the same for equal ``_id``s.
+    """Encode the ``_id`` of a document so that equal ``_id`` values have the same bytes.
 
     Raises:
-        CommandError: 40271, it has none.
+        CommandError: 40271, the document has none.
     """
     span = find(document, b"_id")
     if span is None:

@@ -1,8 +1,8 @@
-"""A ``$lookup`` and what it reads: its arguments, the values that it compares, and the documents that may match.
+"""A ``$lookup``: its arguments, the values that it compares, and the documents that may match.
 
-* A mongod has checked the arguments before they are read here (`operations.checked_pipeline`).
-* A mongod computes the values of the variables in ``let`` for each document.
-* The values that an equality compares are found in raw documents. Too many may be found, never too few: a mongod
+* A mongod has validated the arguments before they are read here (`operations.checked_pipeline`).
+* A mongod evaluates the variables in ``let`` for each document.
+* The values for an equality are taken from raw documents. These may be too many, never too few, because a mongod
   makes the exact comparison later. `Candidates` are the documents of the other collection that may match a document.
 """
 
@@ -49,15 +49,15 @@ from shardwright.wire.rawbson import (
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a ``$lookup`` is to do.
+    """The arguments of a ``$lookup``.
 
     Attributes:
-        collection: the other collection; None if the pipeline begins with ``$documents``, whatever is named beside it.
-        local_field: path of the compared field of the documents, None without an equality.
-        foreign_field: path of the compared field of the other collection's documents, None without an equality.
+        collection: the other collection; None if the pipeline begins with ``$documents``, even if ``from`` is given.
+        local_field: ``localField``; None without an equality.
+        foreign_field: ``foreignField``; None without an equality.
         variables: the expressions of ``let``, as type and raw value by name.
         stages: the raw stages of the pipeline.
-        into: path of the field for the result.
+        into: ``as``.
     """
 
     collection: str | None
@@ -69,7 +69,7 @@ class Lookup:
 
     @classmethod
     def parse(cls, specification: bytes) -> "Lookup":
-        """Read the raw specification of the stage, which is right.
+        """Parse the raw specification of the stage, which must be valid.
 
         Raises:
             CommandError: FailedToParse, it reads a collection of a server.
@@ -89,7 +89,7 @@ class Lookup:
 
     @property
     def equality(self) -> tuple[str, str] | None:
-        """The paths that are compared, of the documents and of the other collection's; None without an equality."""
+        """The local and the foreign path to compare; None without an equality."""
         if self.local_field is None or self.foreign_field is None:
             return None
         return self.local_field, self.foreign_field
@@ -101,7 +101,7 @@ class Lookup:
 
     @property
     def leading_matches(self) -> Iterator[bytes]:
-        """The first stages of the pipeline if they only leave out documents, whatever these are joined with."""
+        """The leading ``$match`` stages of the pipeline that do not depend on variables."""
         for raw in self.stages:
             if next(spans(raw))[0] != b"$match" or any(b"$$" + variable in raw for variable in self.variables):
                 return
@@ -109,20 +109,20 @@ class Lookup:
 
     @property
     def is_correlated(self) -> bool:
-        """Whether the pipeline may use a variable of ``let``; wrong only in saying yes."""
+        """Whether the pipeline may use a variable of ``let``. False positives are possible."""
         return any(b"$$" + name in each for name in self.variables for each in self.stages)
 
 
 def begins_with_documents(stages: tuple[bytes, ...]) -> bool:
-    """Whether a nested pipeline, whose stages are raw, reads no collection."""
+    """Whether a nested pipeline of raw stages starts with ``$documents``, and so reads no collection."""
     return bool(stages) and next(iter(index(stages[0])), None) == b"$documents"
 
 
 def _collection(specification: bytes, span: Span) -> str:
-    """The name of the other collection.
+    """Return the name of the other collection.
 
     Raises:
-        CommandError: FailedToParse, it is one of the collections of a server, which mongod also reads for servers.
+        CommandError: FailedToParse, it is a special collection that mongod reads in this form only for servers.
     """
     if span[0] != STRING:
         raise CommandError(ErrorCode.FailedToParse, "$lookup argument 'from' must be a string")
@@ -135,19 +135,19 @@ def _string(specification: bytes, fields: dict[bytes, Span], name: bytes) -> str
 
 
 def string_at(specification: bytes, span: Span) -> str:
-    """The string that is an argument."""
+    """Return the string argument at a span."""
     return str(decode_value(specification, span))
 
 
 _REMOVED: Final = "$$REMOVE"
-"""The value of a variable whose expression has none."""
+"""Substitutes the value of a variable whose expression is missing."""
 
 
 class LetVariables:
-    """The variables of one stage."""
+    """The ``let`` variables of one stage."""
 
     def __init__(self, environment: JoinEnvironment, expressions: Mapping[bytes, tuple[int, bytes]]) -> None:
-        """Prepare them.
+        """Prepare the variables.
 
         Args:
             environment: of the aggregation.
@@ -159,7 +159,7 @@ class LetVariables:
         self._stage = raw_stage(b"$replaceWith", object_of_all)
 
     async def of(self, documents: Sequence[bytes]) -> list[bytes]:
-        """For each document, a document with the values of the variables that have one.
+        """Evaluate the variables for each document; return a document of values for each, without missing ones.
 
         Raises:
             TooLargeError: the values are too large.
@@ -174,10 +174,10 @@ class LetVariables:
         return values
 
     def as_let(self, values: bytes) -> dict[bytes, bytes]:
-        """The elements of the ``let`` of a command, by name.
+        """Return the elements of the ``let`` of a command, by name.
 
         Args:
-            values: one of the documents that `of` returns.
+            values: one of the documents from `of`.
         """
         fields = index(values)
         let = {}
@@ -191,27 +191,27 @@ class LetVariables:
         return let
 
     def handed_as(self, field: str) -> dict[str, str]:
-        """The ``let`` of a stage on documents that have the values in a field."""
+        """Return the ``let`` of a stage whose documents have the values in a field."""
         return {name.decode(): f"${field}.{name.decode()}" for name in self._names}
 
 
 _COLLATED: Final = frozenset({STRING, SYMBOL, OBJECT, ARRAY})
-"""Types whose values a collation may hold equal although their bytes differ."""
+"""Types whose values can be equal under a collation although their bytes differ."""
 
 _PLAIN: Final = frozenset({DOUBLE, INT32, INT64, DECIMAL128, STRING, OBJECT_ID, BOOL, DATE, TIMESTAMP, BINARY})
-"""Types whose values are equal exactly if their keys are."""
+"""Types whose values are equal if and only if their keys are."""
 
 _ANY_COLLATED: Final = b"collated"
 _MISSING: Final = frozenset({NULL, UNDEFINED})
 
 
 def values_at(document: bytes, path: Sequence[bytes], start: int = 0) -> Iterator[Span | None]:
-    """The values at a path, through arrays, and the elements of arrays; None where there is none.
+    """Yield the values at a path, through arrays, and the elements of arrays; None for a missing value.
 
     Args:
         document: the document.
         path: the names, at least one. A number may be a field, or an index into an array.
-        start: where in ``document`` the object or array begins that the path starts at.
+        start: the offset of the object or array in ``document`` that the path starts at.
     """
     span = find(document, path[0], start)
     if span is None:
@@ -254,12 +254,12 @@ def _values_in_array(document: bytes, array: Span, path: Sequence[bytes]) -> Ite
 
 
 def comparison_key(document: bytes, span: Span | None, *, is_collated: bool) -> bytes:
-    """Bytes that are the same for values that are equal; for some that are not, too.
+    """Encode a value so that equal values have the same bytes. Some different values have the same bytes, too.
 
     Args:
-        document: where the value is.
+        document: contains the value.
         span: the value, None for a missing one.
-        is_collated: a collation applies that is not the simple one.
+        is_collated: whether a collation other than the simple one applies.
     """
     if span is None or span[0] in _MISSING:
         return ENCODED_NULL
@@ -269,13 +269,13 @@ def comparison_key(document: bytes, span: Span | None, *, is_collated: bool) -> 
 
 
 def has_plain_value(document: bytes, path: Sequence[bytes]) -> bool:
-    """Whether a top-level field has a single value that is equal to another exactly if their keys are."""
+    """Whether a top-level field has a single value for which equal keys mean equal values."""
     span = find(document, path[0]) if len(path) == 1 else None
     return span is not None and span[0] in _PLAIN
 
 
 class WantedValues:
-    """The different values of a field in a batch of documents, to look for in another collection."""
+    """The distinct values of a field in a batch of documents, to look up in another collection."""
 
     def __init__(self, path: Sequence[bytes]) -> None:
         """Begin without values.
@@ -287,20 +287,20 @@ class WantedValues:
         self._values: dict[bytes, tuple[int, bytes]] = {}
 
     def add(self, document: bytes) -> set[bytes]:
-        """Add the values of one document; returns their keys, without a collation."""
+        """Add the values of one document; return their keys, without a collation."""
         keys = set()
         for span in values_at(document, self._path):
             key = comparison_key(document, span, is_collated=False)
             keys.add(key)
             if span is not None and span[0] == STRING:
-                key += b"s"  # a symbol of the same text is another value to look for
+                key += b"s"  # a symbol with the same text must be looked up separately
             if key not in self._values:
                 is_missing = span is None or span[0] in _MISSING
                 self._values[key] = (NULL, b"") if is_missing else _value(document, span)
         return keys
 
     def filter(self, field: bytes) -> bytes:
-        """A raw filter for the documents that have one of the values in a field."""
+        """Return a raw filter for the documents that have one of the values in a field."""
         plain = [value for value in self._values.values() if value[0] != REGEX]
         alternatives = [_condition(field, b"$in", ARRAY, _array(plain))]
         # In $in, a regular expression would match strings.
@@ -325,10 +325,10 @@ def _array(values: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 class Candidates:
-    """Documents of the other collection by the values of the field that is compared.
+    """Documents of the other collection, indexed by the values of the compared field.
 
-    It saves a mongod from comparing every document with every other. What it returns may hold too much, which the
-    mongod leaves out: it makes the exact comparison.
+    The index saves a mongod from comparing every document with every other. It may return too many documents, but the
+    mongod makes the exact comparison.
     """
 
     def __init__(self, documents: Sequence[bytes], path: Sequence[bytes], *, is_collated: bool) -> None:
@@ -336,8 +336,8 @@ class Candidates:
 
         Args:
             documents: of the other collection.
-            path: the names of the path of the compared field.
-            is_collated: a collation applies that is not the simple one.
+            path: the names of the compared field's path.
+            is_collated: whether a collation other than the simple one applies.
         """
         self._documents = documents
         self._is_collated = is_collated
@@ -347,16 +347,16 @@ class Candidates:
                 self._by_key.setdefault(key, []).append(number)
 
     def of(self, document: bytes, path: Sequence[bytes]) -> list[bytes]:
-        """Those that may match a document of the batch, in their own order.
+        """Return the documents that may match a document of the batch, in their original order.
 
         Args:
             document: the document.
-            path: the names of the path of its compared field.
+            path: the names of its compared field's path.
         """
         return self.of_keys(self._keys(document, path))
 
     def of_keys(self, keys: Set[bytes]) -> list[bytes]:
-        """As `of`, given the keys of the document's values, which depend on the collation."""
+        """Do the same as `of`, given the keys of the document's values, which depend on the collation."""
         if len(keys) == 1:
             [key] = keys
             return [self._documents[number] for number in self._by_key.get(key, ())]

@@ -1,15 +1,16 @@
-"""``$lookup`` of a collection elsewhere: the router reads what may match, and a mongod joins.
+"""``$lookup`` of a collection elsewhere: the router reads possible matches, and a mongod joins.
 
-What is read depends on the arguments:
+The reads depend on the arguments:
 
-* an equality of fields: the documents that have one of the values in a batch, by ``$in``. Each document is handed to
-  the mongod with those that may match it; the mongod compares the fields and runs the nested pipeline.
-* an equality, and a nested pipeline that no mongod can run: what matches each document, on which the router runs the
-  nested pipeline.
-* a pipeline that uses variables of ``let``: its result for each different set of values, which are computed first.
-* any other pipeline: its result, once.
+* With an equality of fields, the router reads the documents that have one of the values of a batch, by ``$in``. The
+  mongod receives each document with its possible matches, compares the fields, and runs the nested pipeline.
+* With an equality and a nested pipeline that no mongod can run alone, the router reads the matches of each document,
+  and runs the nested pipeline on them.
+* With a pipeline that uses variables of ``let``, the router reads its result for each distinct set of values, which are
+  computed first.
+* With any other pipeline, the router reads its result once.
 
-What a single document is joined with by a ``$lookup``, as a stream: the stages may be any, and the results many.
+`SingleLookup` returns the matches of a single document as a stream, with any stages and any number of results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,18 +35,18 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element,
 
 
 class SingleLookup:
-    """A ``$lookup`` of one document after another."""
+    """A ``$lookup`` for single documents."""
 
     def __init__(
         self, environment: JoinEnvironment, lookup: Lookup, variables: LetVariables, run_stages: StageRunner
     ) -> None:
-        """Prepare it.
+        """Prepare the lookup.
 
         Args:
             environment: of the aggregation.
-            lookup: what to do.
+            lookup: the arguments.
             variables: of the nested pipeline.
-            run_stages: runs the nested pipeline on the documents that match.
+            run_stages: runs the nested pipeline on the matching documents.
         """
         self._environment = environment
         self._lookup = lookup
@@ -53,11 +54,7 @@ class SingleLookup:
         self._run_stages = run_stages
 
     async def results_of(self, document: bytes) -> DocumentStream:
-        """What a document is joined with.
-
-        Raises:
-            CommandError: it could not be read.
-        """
+        """Read the documents to join a document with."""
         lookup = self._lookup
         [values] = await self._variables.of([document])
         variables = self._variables.as_let(values)
@@ -78,7 +75,7 @@ class SingleLookup:
 
 
 class _ComparingStep:
-    """See `mongod_stages.Step`: leaves out the documents that do not match one, as a mongod compares."""
+    """A `mongod_stages.Step` that keeps the documents that match one document by a mongod's comparison."""
 
     def __init__(self, document: bytes, local: str, foreign: str) -> None:
         name = local.encode().split(b".")[0]
@@ -103,22 +100,22 @@ class _ComparingStep:
     async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
         """See `mongod_stages.Step`."""
         if not documents:
-            return iter(())  # the stage was checked before the document was read
+            return iter(())  # the whole pipeline was validated before the document was read
         row = from_elements(self._compared + element(b"m", ARRAY, array_of_documents(list(documents))))
         return iter([[documents_stage([row]), *self._stages]])
 
 
 class LookupStep:
-    """See `mongod_stages.Step`."""
+    """A `mongod_stages.Step` for ``$lookup``."""
 
     def __init__(
         self, environment: JoinEnvironment, lookup: Lookup, tail: Sequence[bytes], run_stages: StageRunner
     ) -> None:
-        """Prepare it.
+        """Prepare the step.
 
         Args:
             environment: of the aggregation.
-            lookup: what to do.
+            lookup: the arguments.
             tail: raw stages on single documents that follow.
             run_stages: runs nested pipelines.
         """
@@ -160,7 +157,7 @@ class LookupStep:
         ]
         check_handed(handed)
         is_exact = (
-            bool(documents)  # else the stage is only checked
+            bool(documents)  # without documents, the stage is only validated
             and not (is_collated or self._lookup.stages or len(foreign_path) > 1)
             and all(has_plain_value(document, local_path) for document in documents)
         )
@@ -175,11 +172,10 @@ class LookupStep:
         )
 
     async def _matching(self, query: bytes) -> list[bytes]:
-        """The documents of the other collection that may match one of a batch.
+        """Read the documents of the other collection that may match any of a batch.
 
         Raises:
             TooLargeError: they are too large.
-            CommandError: they could not be read.
         """
         stages = [raw_stage(b"$match", query), *self._lookup.leading_matches]
         stream = await self._environment.read(self._collection, stages)
@@ -223,11 +219,10 @@ class LookupStep:
         return joining_pipelines(handed, self._lookup.into, self._tail, for_all=self._result or ())
 
     async def _one_result(self) -> list[bytes]:
-        """The result for all documents.
+        """Read the result for all documents.
 
         Raises:
-            TooLargeError: it is too large to be kept, now or already before: it is read for each document.
-            CommandError: it could not be read.
+            TooLargeError: now or in an earlier call, the result was too large to keep; it is read for each document.
         """
         if self._is_result_too_large:
             raise TooLargeError(MEMORY_BYTES_MAX)

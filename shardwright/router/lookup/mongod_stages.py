@@ -1,14 +1,14 @@
 """Stages that run on a mongod, with a stream of the router as their input.
 
-* Stages that need all documents at once are one aggregation (`ComputedStream`). If the documents are few, the mongod
-  receives them in the command. Otherwise it reads them from this router, through a cursor of the router that
-  ``$mergeCursors`` names (`HandedStream`, `StreamCursor`).
+* Stages that need all documents at once are one aggregation (`ComputedStream`). If the documents are few, the command
+  contains them. Otherwise the mongod reads them from this router, through a cursor of the router that ``$mergeCursors``
+  names (`HandedStream`, `StreamCursor`).
 * Stages on single documents run on batches (`BatchedStream`), or on one document at a time if a document and the
-  stages nearly fill a command (`MappedStream`).
-* A document that joins with more than fits into a command is joined alone. Only a batch of the results is held here.
-  If a ``$unwind`` follows, each result is sent to a mongod by itself; a mongod reads one from this router if it does
-  not fit into a command together with the document. Otherwise a mongod reads them all from this router and gathers
-  them in an array.
+  stages nearly fill a command (`mapped_stream`).
+* A document that joins with more than fits into a command is joined alone. The router then holds only a batch of the
+  results. If a ``$unwind`` follows, each result is sent to a mongod by itself, or read from this router if it does not
+  fit into a command together with the document. Otherwise a mongod reads all results from this router and gathers them
+  in an array.
 """
 
 from collections import deque
@@ -50,24 +50,18 @@ from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, element, encode_ele
 
 
 class StreamCursor:
-    """See `cursors.cursor.Cursor`.
-
-    Attributes:
-        namespace: the ``db.collection`` that ``getMore`` has to name.
-        held_bytes: memory used by documents that were read and not returned yet.
-        is_exhausted: whether everything has been returned.
-    """
+    """A `cursors.cursor.Cursor` on a stream."""
 
     def __init__(
         self, clock: VectorClock, namespace: str, stream: DocumentStream, *, at_cluster_time: Timestamp | None = None
     ) -> None:
-        """Create it.
+        """Create the cursor.
 
         Args:
             clock: the newest times seen in the cluster.
             namespace: the ``db.collection`` for ``getMore``.
             stream: the documents.
-            at_cluster_time: of the snapshot that they are from, which replies name; None if they are from none.
+            at_cluster_time: the time of their snapshot, for replies; None outside snapshots.
         """
         self.namespace = namespace
         self.held_bytes = 0
@@ -80,11 +74,11 @@ class StreamCursor:
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that the stream reads now."""
+        """The open cursors of the stream on shards."""
         return self._stream.remotes
 
     async def first_batch(self, opening: GetMore) -> list[bytes]:
-        """The documents of the first batch; of the default number if none is given.
+        """Return the documents of the first batch, by default 101.
 
         Raises:
             CommandError: they could not be read.
@@ -93,11 +87,11 @@ class StreamCursor:
         return await self._read(Batch(size))
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
-        """The reply to the command that opened the cursor; ``cursor_id`` is 0 if it is exhausted."""
+        """Build the reply to the command that opened the cursor; ``cursor_id`` is 0 if the cursor is exhausted."""
         return self._reply(opening, FIRST_BATCH, documents, cursor_id)
 
     async def next_batch(self, get_more: GetMore) -> bytes | None:
-        """Answer a ``getMore``: with as many documents as it asks for, or with those that are ready.
+        """Reply to a ``getMore`` with the requested number of documents; without a number, with the available ones.
 
         Raises:
             CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or they could not be read.
@@ -134,11 +128,11 @@ _ROUTER: Final = "router"
 
 
 class HandedStream:
-    """See the module.
+    """A stream as the input of a mongod's pipeline.
 
     Attributes:
         stage: the raw first stage.
-        is_read_here: the mongod reads the documents from this router.
+        is_read_here: whether the mongod reads the documents from this router.
     """
 
     def __init__(self, cursors: CursorManager, stage: bytes, cursor_id: int = 0) -> None:
@@ -148,7 +142,7 @@ class HandedStream:
         self.is_read_here = bool(cursor_id)
 
     def discard(self) -> None:
-        """End the stream, which no mongod is going to read, or has failed to read."""
+        """End the stream, if no mongod is going to read it or one has failed to."""
         if self._cursor_id:
             self._cursors.kill(self._cursor_id)
 
@@ -156,7 +150,7 @@ class HandedStream:
 async def hand_over(
     environment: JoinEnvironment, stream: DocumentStream, bytes_max: int = HANDED_BYTES_MAX
 ) -> HandedStream:
-    """Prepare a stream for a mongod.
+    """Prepare a stream as the input of a mongod.
 
     Args:
         environment: of the aggregation.
@@ -164,7 +158,7 @@ async def hand_over(
         bytes_max: larger streams are read from the router.
 
     Raises:
-        CommandError: the first of them could not be read.
+        CommandError: the first documents could not be read.
     """
     cursors = environment.operation.context.cursors
     first: list[bytes] = []
@@ -181,8 +175,8 @@ def _readable(environment: JoinEnvironment, stream: DocumentStream) -> HandedStr
     operation = environment.operation
     context = operation.context
     namespace = str(Namespace.collectionless_aggregate(environment.db))
-    # The mongod reads it without a session, as a part of the cluster rather than as our client. It ends the cursor when
-    # its own is ended, and may read nothing for as long as the client is content with what the mongod has.
+    # The mongod reads without a session, as a cluster member rather than as the client. It kills the cursor when its
+    # own one ends, and may pause its reads for as long as the client pauses.
     reader = NOBODY if context.access is None else CursorOwner(user=SYSTEM.digest)
     session_key = CursorOwner.of(operation.request, operation.user).session_key
     cursor = StreamCursor(context.clock, namespace, stream)
@@ -197,10 +191,10 @@ _FROM_ROUTER: Final = encode_elements({"fromMongos": True})
 
 
 class ComputedStream:
-    """See `streams.DocumentStream`."""
+    """A `streams.DocumentStream` of the results of stages that need all documents."""
 
     def __init__(self, environment: JoinEnvironment, source: DocumentStream, stages: Sequence[bytes]) -> None:
-        """Prepare it.
+        """Prepare the stream.
 
         Args:
             environment: of the aggregation.
@@ -239,20 +233,21 @@ class ComputedStream:
 
 
 class Step(Protocol):
-    """What is done with a batch."""
+    """The processing of batches of documents."""
 
     async def pipelines(self, documents: Sequence[bytes]) -> Iterator[list[bytes]]:
-        """The pipelines, of raw stages, whose results together are the batch's; for an empty batch, those that a
-        mongod checks before anything is read.
+        """Return the pipelines of raw stages whose combined results are the batch's results.
+
+        For an empty batch, return pipelines for a mongod to validate before anything is read.
 
         Raises:
-            TooLargeError: they need more than may be held for a batch.
-            CommandError: what they need could not be read.
+            TooLargeError: a batch needs more than may be held for it.
+            CommandError: a read for the batch failed.
         """
 
 
 RunAlone: TypeAlias = Callable[[bytes], Awaitable[DocumentStream]]
-"""The results for a single document that is too large for a batch of its own."""
+"""Processes a single document that is too large for a batch of its own."""
 
 
 class MappingStep:
@@ -260,7 +255,7 @@ class MappingStep:
 
     Args:
         stages: raw.
-        bytes_max: how large documents may be for one command; None if any of them fits into one.
+        bytes_max: the maximum size of documents for one command; None if all documents fit.
     """
 
     def __init__(self, stages: Sequence[bytes], *, bytes_max: int | None = None) -> None:
@@ -275,7 +270,7 @@ class MappingStep:
 
 
 class BatchedStream:
-    """See `streams.DocumentStream`."""
+    """A `streams.DocumentStream` of the results of a step on batches of documents."""
 
     def __init__(
         self,
@@ -286,13 +281,13 @@ class BatchedStream:
         *,
         bytes_max: int = BATCH_BYTES,
     ) -> None:
-        """Prepare it.
+        """Prepare the stream.
 
         Args:
             environment: of the aggregation.
             source: the documents.
-            step: what is done with them.
-            run_alone: see there; None if the step never needs too much.
+            step: processes batches.
+            run_alone: processes single documents that are too large; None if the step never needs too much.
             bytes_max: the size of a batch, unless a single document is larger.
         """
         self._environment = environment
@@ -330,10 +325,10 @@ class BatchedStream:
             await self._begin(batch)
 
     async def _begin(self, batch: list[bytes]) -> None:
-        """Begin with a batch; put it back, and make smaller ones from now on, if it needs too much.
+        """Begin with a batch. If it needs too much, put it back and use smaller batches from now on.
 
         Raises:
-            CommandError: what it needs could not be read.
+            CommandError: a read for the batch failed.
         """
         try:
             self._pipelines = await self._step.pipelines(batch)
@@ -348,10 +343,10 @@ class BatchedStream:
             self._results = await self._run_alone(batch[0])
 
     async def _check(self) -> None:
-        """Have a mongod check the stages before anything is read for them.
+        """Validate the stages on a mongod before anything is read for them.
 
         Raises:
-            CommandError: they are wrong.
+            CommandError: they are invalid.
         """
         if not self._is_checked:
             self._is_checked = True
@@ -372,9 +367,9 @@ class BatchedStream:
 
 
 def mapped_stream(environment: JoinEnvironment, source: DocumentStream, stages: Sequence[bytes]) -> DocumentStream:
-    """What stages make of the documents of a stream: a mongod is handed as many at a time as a command can hold.
+    """Map the documents of a stream by stages. Each command to a mongod carries as many documents as fit.
 
-    A document that does not fit into one command together with the stages and variables is read from this router.
+    A document that does not fit into a command together with the stages and variables is read from this router.
 
     Args:
         environment: of the aggregation.
@@ -391,7 +386,7 @@ def mapped_stream(environment: JoinEnvironment, source: DocumentStream, stages: 
 
 
 TOO_LARGE: Final = 4568
-"""MongoDB's number for a document that a ``$lookup`` would make too large."""
+"""MongoDB's error code for a document that a ``$lookup`` would make too large."""
 
 _UNWRAPPING: Final = stage("$replaceWith", "$d")
 _OPTIONS: Final = frozenset({"path", "includeArrayIndex", "preserveNullAndEmptyArrays"})
@@ -404,7 +399,7 @@ class _Unwind:
 
     @classmethod
     def of(cls, tail: Sequence[bytes], into: str) -> "_Unwind | None":
-        """The ``$unwind`` of the joined documents that comes first; None if another stage does."""
+        """Parse the first stage if it is an ``$unwind`` of the joined documents; otherwise return None."""
         first = Stage.parse(tail[0]) if tail else None
         if first is None or first.name != "$unwind":
             return None
@@ -414,19 +409,19 @@ class _Unwind:
             return None
         index_field, keeps_empty = options.get("includeArrayIndex"), options.get("preserveNullAndEmptyArrays", False)
         if not (index_field is None or is_string(index_field)) or not isinstance(keeps_empty, bool):
-            return None  # which a mongod reports
+            return None  # a mongod reports the error
         return cls(index_field, keeps_empty)
 
 
 def joined_alone(
     environment: JoinEnvironment, document: bytes, results: DocumentStream, into: str, tail: Sequence[bytes]
 ) -> DocumentStream:
-    """A document joined with the documents of a stream.
+    """Join a document with the documents of a stream.
 
     Args:
         environment: of the aggregation.
         document: the document.
-        results: what it is joined with.
+        results: the documents to join it with.
         into: path of the field for them.
         tail: raw stages on single documents that follow.
     """
@@ -454,7 +449,7 @@ _NO_RESULT: Final = from_elements(encode_elements({"n": None}))
 
 
 def _constant(document: bytes) -> bytes:
-    """The stage that adds the document to a row."""
+    """Return the stage that adds the document to a row."""
     literal = from_elements(element(b"$literal", OBJECT, document))
     return raw_stage(b"$set", from_elements(element(b"d", OBJECT, literal)))
 

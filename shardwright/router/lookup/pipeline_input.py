@@ -1,9 +1,9 @@
-"""Commands that carry documents to a mongod, and the memory that their documents may take in the router.
+"""Commands that carry documents to a mongod, and limits on the memory of their documents in the router.
 
-To join, a mongod gets documents ``{d: document, m: [matches], v: {values of variables}}`` and a ``$lookup`` on them
-that takes the matches from ``m``, so paths, arrays and comparisons mean what they always mean.
+To join, a mongod receives documents ``{d: document, m: [matches], v: {values of variables}}`` and a ``$lookup`` that
+takes the matches from ``m``. Paths, arrays and comparisons therefore keep their meaning.
 
-Documents that exceed the memory are not an error: fewer documents are joined at once, in the end a single one
+Documents that exceed the memory are not an error. Fewer documents are then joined at once, down to a single one
 (`mongod_stages`).
 """
 
@@ -26,39 +26,39 @@ from shardwright.wire.rawbson import (
 )
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""How much is handed to a mongod in one command, unless a single document needs more."""
+"""Size of the documents in one command to a mongod, unless a single document needs more."""
 
 BATCH_DOCUMENTS: Final = 1000
-"""How many documents are joined by one command at most."""
+"""Maximum number of documents that one command joins."""
 
 COMMAND_BYTES_MAX: Final = BSON_OBJECT_INTERNAL_BYTES_MAX - 64 * 1024
-"""How large the documents in a command may be together, if what it has besides is small."""
+"""Maximum total size of the documents in a command whose other parts are small."""
 
 _ELEMENT_BYTES: Final = 9
 
 
 def documents_stage(documents: Sequence[bytes]) -> bytes:
-    """``{$documents: …}`` with raw documents, which are not read as expressions."""
+    """Return ``{$documents: …}`` with raw documents, which are not evaluated as expressions."""
     literal = from_elements(element(b"$literal", ARRAY, array_of_documents(list(documents))))
     return from_elements(element(b"$documents", OBJECT, literal))
 
 
 def stage(name: str, specification: Any) -> bytes:  # noqa: ANN401 - each stage has its own
-    """A stage, given its decoded specification."""
+    """Encode a stage with a decoded specification."""
     return encode_document({name: specification})
 
 
 def raw_stage(name: bytes, specification: bytes) -> bytes:
-    """A stage, given its raw specification, a document."""
+    """Encode a stage whose specification is a raw document."""
     return from_elements(element(name, OBJECT, specification))
 
 
 def chunks(documents: Iterable[bytes], bytes_used: int = 0) -> Iterator[list[bytes]]:
-    """Documents in lists that one command can hold; a single empty list if there are none.
+    """Divide documents into lists that fit into one command each; yield a single empty list for no documents.
 
     Args:
         documents: the documents; they are consumed as the lists are.
-        bytes_used: the size of what the command holds besides.
+        bytes_used: the size of the rest of the command.
     """
     room = min(BATCH_BYTES, COMMAND_BYTES_MAX - bytes_used)
     batch: list[bytes] = []
@@ -77,10 +77,9 @@ _UNWRAPPING: Final = stage("$replaceWith", "$d")
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A document and what it is handed over with.
+    """A document and the data to join it with.
 
     Attributes:
-        document: the document.
         matches: the documents to join it with, or candidates.
         variables: a document with the values of variables that the stages for the matches use.
     """
@@ -90,7 +89,7 @@ class Handed:
     variables: bytes = EMPTY_DOCUMENT
 
     def encode(self) -> bytes:
-        """The document that the mongod gets."""
+        """Encode the document for the mongod."""
         return from_elements(
             element(b"d", OBJECT, self.document)
             + element(b"m", ARRAY, array_of_documents(list(self.matches)))
@@ -109,17 +108,17 @@ def joining_pipelines(
     for_all: Sequence[bytes] | None = None,
     is_exact: bool = False,
 ) -> Iterator[list[bytes]]:
-    """Pipelines, of raw stages, whose results together are the joined documents.
+    """Build pipelines of raw stages whose combined results are the joined documents.
 
     Args:
         handed: the documents.
         into: path of the field for the joined documents.
         tail: raw stages on single documents that follow.
         let: the variables that ``stages`` use, by name.
-        fields: ``localField`` and ``foreignField`` if the matches still have to be compared.
+        fields: ``localField`` and ``foreignField`` if the matches must still be compared.
         stages: raw stages for the matches.
         for_all: the matches of every document, if they are the same for all.
-        is_exact: the matches that are handed over are the joined documents.
+        is_exact: whether the matches are exactly the documents to join.
     """
     if is_exact and for_all is None and "." not in into:
         joining = stage("$set", {f"d.{into}": "$m"})  # many times faster than a $lookup
@@ -139,7 +138,7 @@ def joining_pipelines(
 
 
 def _unused_name(stages: Sequence[bytes]) -> str:
-    """A name for a variable that no stage uses."""
+    """Return a variable name that no stage uses."""
     name = "matches"
     while any(name.encode() in each for each in stages):
         name += "_"
@@ -147,18 +146,19 @@ def _unused_name(stages: Sequence[bytes]) -> str:
 
 
 MEMORY_BYTES_MAX: Final = 100 * 1024 * 1024
-"""What a single document may be joined with unless a ``$unwind`` follows, and what one search may find, as in a mongod
-(``internalLookupStageIntermediateDocumentMaxSizeBytes`` and ``internalDocumentSourceGraphLookupMaxMemoryBytes``)."""
+"""Maximum size of the documents that a single document is joined with unless a ``$unwind`` follows, and of the results
+of one search, as in a mongod (``internalLookupStageIntermediateDocumentMaxSizeBytes`` and
+``internalDocumentSourceGraphLookupMaxMemoryBytes``)."""
 
 BATCH_MATCHES_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What is held for the documents of a batch together."""
+"""Maximum size of the matches that are held for a batch."""
 
 _DOCUMENT_MATCHES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What a document is handed over with, if both fit into one command."""
+"""Maximum size of a document's matches, if both fit into one command."""
 
 
 class TooLargeError(CommandError):
-    """There is more than may be held."""
+    """The documents exceed the memory limit."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(
@@ -168,7 +168,7 @@ class TooLargeError(CommandError):
 
 
 class Room:
-    """What is left of a limit, perhaps for several reads at once."""
+    """The rest of a memory limit, which several reads may share."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -178,7 +178,7 @@ class Room:
         """Count documents that are held.
 
         Raises:
-            TooLargeError: they are too large.
+            TooLargeError: the limit is exceeded.
         """
         self.bytes_left -= sum(map(len, documents))
         if self.bytes_left < 0:
@@ -186,10 +186,10 @@ class Room:
 
 
 def check_handed(handed: Iterable[Handed]) -> None:
-    """Refuse to hand a document over with more than a command can have.
+    """Check that each document fits into a command together with its matches.
 
     Raises:
-        TooLargeError: one has more.
+        TooLargeError: one does not.
     """
     for each in handed:
         size = sum(map(len, each.matches))

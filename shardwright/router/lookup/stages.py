@@ -1,8 +1,8 @@
 """Running the stages of a pipeline, one after another, on a stream of documents.
 
-Each pipeline of a ``$facet`` that joins gets all documents, through a `Tee`. A ``$group`` after a join runs in two
-steps: the mongod that joins evaluates its expressions, so that only their values leave it, and the groups are made
-of these. A joined document may be larger than a document that passes through the router can be.
+Each pipeline of a ``$facet`` that joins receives all documents, through a `Tee`. A ``$group`` after a join runs in two
+steps: the mongod that joins evaluates its expressions and returns only their values, which are then grouped. The reason
+is that a joined document may be larger than any document that can pass through the router.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,12 @@ from shardwright.wire.rawbson import (
 
 
 class FacetStream:
-    """See `streams.DocumentStream`; it has one document."""
+    """A `streams.DocumentStream` with the single result of a ``$facet``."""
 
     def __init__(
         self, environment: JoinEnvironment, source: DocumentStream, stage: Stage, run_stages: StageRunner
     ) -> None:
-        """Prepare it.
+        """Prepare the stream.
 
         Args:
             environment: of the aggregation.
@@ -71,7 +71,7 @@ class FacetStream:
         return [from_elements(b"".join(element(name, ARRAY, array_of_documents(results[name])) for name in facets))]
 
     async def _results(self, facets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, list[bytes]]:
-        """The results of all pipelines, which run at the same time.
+        """Run all pipelines concurrently; return their results.
 
         Raises:
             CommandError: one failed; BSONObjectTooLarge, they do not fit into a document.
@@ -110,7 +110,7 @@ class FacetStream:
 
 
 def _parse(stage: Stage) -> dict[bytes, tuple[bytes, ...]]:
-    """The pipelines by field; a mongod has checked the stage."""
+    """Return the pipelines by field. A mongod has validated the stage."""
     return {name: tuple(array_documents(stage.raw, span)) for name, span in index(stage.raw, stage.span[2]).items()}
 
 
@@ -120,7 +120,7 @@ _OF_ONE_VALUE: Final = frozenset(
         *(b"$stdDevPop", b"$stdDevSamp", b"$sum"),
     }
 )
-"""The accumulators whose operand is an expression."""
+"""Accumulators whose operand is an expression."""
 
 _ONE_FOR_ALL: Final = (b"$$NOW", b"$$CLUSTER_TIME")
 """Variables that would have other values in another command."""
@@ -130,13 +130,13 @@ _OPERANDS: Final = b"a"
 
 
 def narrowed(stage: Stage) -> tuple[bytes, Stage] | None:
-    """A ``$replaceWith`` that evaluates the expressions of a ``$group``, and the ``$group`` of their values.
+    """Split a ``$group`` into a ``$replaceWith`` that evaluates its expressions, and a ``$group`` of their values.
 
     Args:
-        stage: a ``$group`` that mongod accepts.
+        stage: a valid ``$group``.
 
     Returns:
-        None if the stage has to stay as it is.
+        None if the stage cannot be split.
     """
     kind, _, start, end = stage.span
     if kind != OBJECT or any(variable in stage.raw for variable in _ONE_FOR_ALL):
@@ -163,7 +163,7 @@ def narrowed(stage: Stage) -> tuple[bytes, Stage] | None:
 
 
 def _group(specification: bytes, span: Span) -> bytes:
-    """The ``_id`` of groups of evaluated values; of a document field by field: one that is missing may become null."""
+    """Return the ``_id`` for groups of evaluated values, field by field, so that a missing field can become null."""
     if span[0] == OBJECT:
         fields = index(specification[span[2] : span[3]])
         if not any(name.startswith(b"$") for name in fields):
@@ -173,7 +173,7 @@ def _group(specification: bytes, span: Span) -> bytes:
 
 
 def _operator(specification: bytes, span: Span) -> tuple[bytes, int, bytes] | None:
-    """An accumulator's operator with its raw operand; None for one that cannot be narrowed."""
+    """Return an accumulator's operator with its raw operand; None for one that cannot be split."""
     if span[0] != OBJECT:
         return None
     operators = list(spans(specification[span[2] : span[3]]))
@@ -187,10 +187,10 @@ def _operator(specification: bytes, span: Span) -> tuple[bytes, int, bytes] | No
 
 @dataclass(frozen=True, slots=True)
 class UnionWith:
-    """What a ``$unionWith`` is to add.
+    """The arguments of a ``$unionWith``.
 
     Attributes:
-        collection: the other collection; None if the pipeline begins with ``$documents``, whatever is named beside it.
+        collection: the other collection; None if the pipeline begins with ``$documents``, even if ``coll`` is given.
         stages: the raw stages of the pipeline.
     """
 
@@ -199,7 +199,7 @@ class UnionWith:
 
     @classmethod
     def parse(cls, stage: Stage) -> "UnionWith":
-        """Read the stage, which is right."""
+        """Parse the stage, which must be valid."""
         if stage.span[0] == STRING:
             return cls(str(stage.specification))
         fields = index(stage.raw, stage.span[2])
@@ -222,11 +222,11 @@ _EXTENDING: Final = frozenset({"$lookup", "$graphLookup"})
 async def run_stages(
     environment: JoinEnvironment, source: DocumentStream, stages: Sequence[Stage | bytes]
 ) -> DocumentStream:
-    """The results of a pipeline whose input is a stream.
+    """Run a pipeline whose input is a stream; return its results.
 
     Args:
         environment: of the aggregation.
-        source: the input, which ends if the pipeline is refused.
+        source: the input, which is closed if the pipeline is refused.
         stages: the stages, without ``$out`` and ``$merge``; raw stages are parsed.
 
     Raises:
@@ -283,7 +283,7 @@ def _joined(
 
 
 def _raw(stage: Stage) -> bytes:
-    """The specification of a stage, a document."""
+    """Return the specification of a stage, a document."""
     _, _, start, end = stage.span
     return stage.raw[start:end]
 
@@ -300,7 +300,7 @@ def _take_single_document(rest: list[Stage], db: str) -> list[bytes]:
 
 
 def _take_tail(rest: list[Stage], db: str) -> list[bytes]:
-    """What the mongod that joins does with the documents before it returns them."""
+    """Take the stages that the joining mongod applies to the documents before it returns them."""
     taken = _take_single_document(rest, db)
     parts = narrowed(rest[0]) if rest and rest[0].name == "$group" else None
     if parts is not None:

@@ -1,8 +1,8 @@
 """Streams of raw documents, which one part of a pipeline returns to the next.
 
-A stream is read from a cursor on one shard, from an aggregation that the router runs for itself, or from another
-stream, each document wrapped in another. Each reader of a `Tee` gets all documents. The tee reads the
-next batch when all readers that are left want it, so that only one is held.
+The source of a stream is a cursor on one shard, an aggregation by the router itself, or another stream whose documents
+are wrapped. Each reader of a `Tee` receives all documents. The tee reads the next batch when all remaining readers want
+it, so that it holds only one batch.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class DocumentStream(Protocol):
-    """Documents that are fetched as they are needed."""
+    """Documents that are fetched on demand."""
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """The cursors on shards that are open for it, to be killed when it is not read to its end."""
+        """The open cursors of the stream on shards, to be killed if it is not read to its end."""
 
     async def next_batch(self) -> list[bytes]:
-        """The next documents; an empty list at the end.
+        """Return the next documents; an empty list at the end.
 
         Raises:
             CommandError: they could not be read; the stream ends.
@@ -54,7 +54,7 @@ class DocumentStream(Protocol):
 
 
 class ListStream:
-    """Documents that are here already."""
+    """A stream of documents in memory."""
 
     remotes: Final = ()
 
@@ -90,7 +90,7 @@ class ConcatenatedStream:
 
 
 class PrefetchedStream:
-    """Documents that were read from a stream already, then its others."""
+    """A stream from which some documents were already read, including these."""
 
     def __init__(self, documents: list[bytes], rest: DocumentStream) -> None:
         self._documents = documents
@@ -108,19 +108,19 @@ class PrefetchedStream:
 
 
 def remotes_of(*streams: DocumentStream | None) -> tuple[RemoteCursor, ...]:
-    """The cursors on shards of several streams."""
+    """Return the cursors on shards of several streams."""
     return tuple(chain.from_iterable(stream.remotes for stream in streams if stream is not None))
 
 
 class ShardStream:
-    """See `streams.DocumentStream`."""
+    """A `DocumentStream` on one shard's cursor."""
 
     def __init__(self, sender: ShardSender, reply: ShardReply) -> None:
-        """Take over a cursor.
+        """Adopt a cursor.
 
         Args:
             sender: sends requests to the shard.
-            reply: the one that opened the cursor.
+            reply: the reply that opened the cursor.
 
         Raises:
             RemoteProtocolError: it has no cursor.
@@ -131,11 +131,11 @@ class ShardStream:
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         return (self._remote,)
 
     async def next_batch(self) -> list[bytes]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         documents, self._documents = self._documents, []
         while not documents and not self._remote.is_exhausted:
             reply = await self._remote.exchange(self._remote.get_more_frame(None, b""))
@@ -148,18 +148,18 @@ class ShardStream:
 
 
 class RoutedStream:
-    """See `streams.DocumentStream`. It takes over the cursor that the aggregation has opened in the router."""
+    """A `DocumentStream` on an aggregation by the router, whose router cursor it adopts."""
 
     def __init__(self, cursors: CursorManager, reply: Reply, session: bytes) -> None:
-        """Take over the cursor of a reply.
+        """Adopt the cursor of a reply.
 
         Args:
             cursors: the cursors of the router.
             reply: of the aggregation.
-            session: the raw ``lsid`` element of the aggregation; empty if it is in no session.
+            session: the raw ``lsid`` element of the aggregation; empty outside a session.
 
         Raises:
-            CommandError: the reply of a shard says that it failed.
+            CommandError: the reply is an error of a shard.
         """
         self._cursors = cursors
         self._documents: list[bytes] = []
@@ -173,18 +173,18 @@ class RoutedStream:
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         return () if self._cursor is None else self._cursor.remotes
 
     async def next_batch(self) -> list[bytes]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         documents, self._documents = self._documents, []
         while not documents and self._cursor is not None and not self._cursor.is_exhausted:
             frame = await self._cursor.next_batch(_get_more(self._cursor_id, self._cursor.namespace, self._session))
             assert frame is not None  # without a client, nothing is relayed
             documents, _ = _batch(frame, NEXT_BATCH)
         if self._cursor is not None and self._cursor.is_exhausted:
-            # With a limit the shards may have more.
+            # The shards may have more documents than a limit allows.
             self._cursors.kill_remotes(self._cursor.remotes)
             self._cursor = None
         return documents
@@ -198,7 +198,7 @@ def _get_more(cursor_id: int, namespace: str, session: bytes) -> GetMore:
 
 
 def _batch(frame: bytes, name: bytes) -> tuple[list[bytes], int]:
-    """The documents and the cursor id of a reply.
+    """Return the documents and the cursor id of a reply.
 
     Raises:
         CommandError: the command failed.
@@ -212,7 +212,7 @@ def _batch(frame: bytes, name: bytes) -> tuple[list[bytes], int]:
 
 
 class RowStream:
-    """See `streams.DocumentStream`."""
+    """A `DocumentStream` whose documents are wrapped in rows."""
 
     def __init__(
         self,
@@ -223,13 +223,13 @@ class RowStream:
         bytes_max: int | None = None,
         excess: CommandError | None = None,
     ) -> None:
-        """Prepare it.
+        """Prepare the stream.
 
         Args:
-            documents: what is wrapped.
+            documents: the documents to wrap.
             row: makes a row of a document and its number.
             if_none: the only row if there are no documents; None for no row.
-            bytes_max: how large the documents may be together, None for no limit.
+            bytes_max: the maximum total size of the documents, None for no limit.
             excess: the error if they are larger.
         """
         self._documents = documents
@@ -241,11 +241,11 @@ class RowStream:
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         return self._documents.remotes
 
     async def next_batch(self) -> list[bytes]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         batch = await self._documents.next_batch()
         if not batch and not self._count and self._if_none is not None:
             self._count = 1
@@ -261,7 +261,7 @@ class RowStream:
 
 
 class Tee:
-    """See the module. `pump` has to run as long as there are readers."""
+    """A stream for several readers. `pump` must run while there are readers."""
 
     def __init__(self, source: DocumentStream, count: int) -> None:
         self._source = source
@@ -292,16 +292,16 @@ class Tee:
                     self._changed.notify_all()
 
     async def leave(self, reader: "TeeReader") -> None:
-        """Do not wait for a reader any longer."""
+        """Remove a reader."""
         async with self._changed:
             self._left.discard(reader)
             self._changed.notify_all()
 
     async def batch_after(self, reader: "TeeReader") -> list[bytes]:
-        """The batch behind the one that a reader has got last.
+        """Return the batch after a reader's last one.
 
         Raises:
-            CommandError: QueryPlanKilled, it will not be read.
+            CommandError: QueryPlanKilled, the stream was ended.
         """
         async with self._changed:
             reader.is_waiting = True
@@ -315,7 +315,7 @@ class Tee:
             return self._batch
 
     async def _is_wanted(self) -> bool:
-        """Wait until all readers want the next batch; whether any is left."""
+        """Wait until all readers want the next batch; return whether any reader is left."""
         async with self._changed:
             while not all(reader.is_waiting and reader.number == self._number for reader in self._left):
                 await self._changed.wait()
@@ -323,10 +323,10 @@ class Tee:
 
 
 class TeeReader:
-    """See `streams.DocumentStream`.
+    """A `DocumentStream` of one reader of a tee.
 
     Attributes:
-        number: of the batch that it has got last.
+        number: the number of its last batch.
         is_waiting: whether it waits for the next one.
     """
 
@@ -338,5 +338,5 @@ class TeeReader:
         self.is_waiting = False
 
     async def next_batch(self) -> list[bytes]:
-        """See `streams.DocumentStream`."""
+        """See `DocumentStream`."""
         return await self._tee.batch_after(self)
