@@ -1,4 +1,4 @@
-"""An aggregation on one collection: where it runs, and what is settled before several shards run it."""
+"""An aggregation on one collection: the choice of its shards, and the preparation of their command."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.request import Request
 
 _VARYING: Final = re.compile(rb"\$(?:rand|function)\0")
-"""What gives an expression of constants another value each time."""
+"""Operators that give an expression of constants another value each time."""
 
 _CHECKED: Final = frozenset(
     {"aggregate", "pipeline", "cursor", "collation", "hint", "let", "allowDiskUse", "bypassDocumentValidation"}
@@ -59,7 +59,7 @@ _CHECKED: Final = frozenset(
 
 
 async def shared_body(operation: Operation, shard: str) -> bytes:
-    """The client's command for several shards.
+    """Return the client's command in the form for several shards.
 
     Args:
         operation: the aggregation.
@@ -81,13 +81,12 @@ async def shared_body(operation: Operation, shard: str) -> bytes:
 
 
 async def _check_strictly(operation: Operation, shard: str) -> None:
-    """Have a mongod check the command against the Stable API.
+    """Check the command against the Stable API on a mongod.
 
-    The commands for the shards have fields that belong to no version of it, so they cannot be sent with the client's
-    parameters.
+    The shards' commands have fields outside of the Stable API, so they cannot carry the client's API parameters.
 
     Raises:
-        CommandError: APIStrictError, or whatever is wrong with the command.
+        CommandError: APIStrictError, or another error in the command.
     """
     given = decode_document(operation.request.body)
     command = {name: value for name, value in given.items() if name in _CHECKED}
@@ -97,7 +96,7 @@ async def _check_strictly(operation: Operation, shard: str) -> None:
 
 
 async def _evaluated(operation: Operation, shard: str) -> Mapping[str, Any]:
-    """The variables of ``let`` as constants, evaluated once by a mongod."""
+    """Evaluate the variables of ``let`` once on a mongod; return them as constants."""
     given = operation.request.get(b"let")
     named = {name: f"$${name}" for name in given}
     command = {"aggregate": 1, "pipeline": [{"$documents": [named]}], "cursor": {}, "let": given}
@@ -107,14 +106,14 @@ async def _evaluated(operation: Operation, shard: str) -> Mapping[str, Any]:
 
 
 async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
-    """The reply to an aggregation on a collection.
+    """Run an aggregation on a collection.
 
     Args:
         operation: the aggregation.
-        cursor_namespace: the name of the cursor for the client: the collection's, or the view's.
+        cursor_namespace: the collection's or view's namespace, for the client's cursor.
 
     Raises:
-        ShardedViewError: it is not a collection but a view that no shard can run alone.
+        ShardedViewError: it is a view that no single shard can run.
         JoinNeededError: no shard has all collections that it reads.
         CommandError: it failed.
     """
@@ -168,7 +167,7 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
 
 
 async def _run_part(operation: Operation, request: Request, cursor_namespace: str) -> Reply:
-    """Run another form of an aggregation."""
+    """Run an aggregation in a rewritten form."""
     part = operation.part(request)
     try:
         return await run_aggregate(part, cursor_namespace)
@@ -191,15 +190,12 @@ async def _merge_here(
 
 
 async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
-    """Run a pipeline that begins with a source that describes shards and reads no collection.
+    """Run a pipeline whose source describes shards and reads no collection.
 
     Args:
         operation: the command.
         pipeline: its pipeline.
-        namespace: of the cursor.
-
-    Raises:
-        CommandError: some shard failed; or the list of shards could not be read.
+        namespace: the namespace of the cursor.
     """
     versions = dict.fromkeys(await operation.context.shards.all_ids(), b"")
     plan = await plan_aggregation(operation, moved_forward(pipeline), tuple(versions))
@@ -223,20 +219,19 @@ async def run_on_one_shard(
     cursor_namespace: str | None = None,
     time: Timestamp | None = None,
 ) -> Reply:
-    """Pass the command on to the one shard that has all the data.
+    """Forward the command to the one shard that has all the data.
 
     Args:
         operation: the command.
         pipeline: its pipeline.
         shard: the shard.
         versions: the version elements.
-        cursor_namespace: of the cursor; None to keep the shard's.
+        cursor_namespace: the namespace of the cursor; None to keep the shard's.
         time: of the snapshot, None outside snapshots.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        CommandError: CommandNotSupported, the pipeline needs a collection on another shard; or the shard cannot be
-            reached.
+        CommandError: CommandNotSupported, the pipeline needs a collection on another shard.
     """
     request = operation.request
     is_writing = not WRITING.isdisjoint(pipeline.names)
@@ -261,11 +256,10 @@ async def run_on_one_shard(
 async def _renamed(
     operation: Operation, shard: str, frame: bytes, cursor_namespace: str, time: Timestamp | None
 ) -> Reply:
-    """Open a cursor on one shard and give it to the client under another namespace.
+    """Open a cursor on one shard and return it to the client under another namespace.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        CommandError: it failed.
     """
     size = batch_size(operation.request)
     replies = await open_on_shards(operation, {shard: frame}, preference=operation.read_preference)
@@ -287,14 +281,13 @@ async def _run_on_shards(
     Args:
         operation: the command.
         body: from `shared_body`.
-        merge: the shards' part, and how to merge.
-        namespace: of the cursor.
+        merge: the shards' part, and the rule for merging.
+        namespace: the namespace of the cursor.
         versions: the version elements for each shard.
         time: of the snapshot, None outside snapshots.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
     """
     request = operation.request
     first_batch_size = batch_size(request)
@@ -322,11 +315,10 @@ async def _count(
     versions: Mapping[str, bytes],
     time: Timestamp | None,
 ) -> Reply:
-    """Add up what the shards count.
+    """Add up the counts of the shards.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
     """
     body = at_time(body, time, operation.context.clock.time.cluster_time)
     body = append(without(body, (b"cursor",)), encode_elements({"cursor": {}}))
@@ -346,5 +338,5 @@ def _raw(stages: Sequence[Stage]) -> tuple[bytes, ...]:
 
 
 def _counted(field: str, documents: Sequence[bytes]) -> int:
-    """The number in a shard's result, 0 if there is no result because nothing matched."""
+    """Return the count in a shard's result; there is no result if nothing matched."""
     return int(decode_document(documents[0])[field]) if documents else 0

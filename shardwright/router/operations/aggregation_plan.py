@@ -1,4 +1,4 @@
-"""The plan of an aggregation: what the shards run, who merges their results, and where the other collections are.
+"""The plan of an aggregation: the shards' part, the merger, and the locations of the other collections.
 
 A shard that runs a stage must have all of each collection that the stage names.
 """
@@ -24,10 +24,10 @@ from shardwright.wire.rawbson import ARRAY, OBJECT, Span, spans
 from shardwright.wire.read_preference import ReadPreference
 
 OUT_TO_SHARDED: Final = 28769
-"""MongoDB's number for an ``$out`` whose target is sharded."""
+"""MongoDB's error code for an ``$out`` whose target is sharded."""
 
 _LOCAL: Final = "local"
-"""The database that every mongod has for itself; it refuses to write there."""
+"""Each mongod's own database, where mongods refuse writes of pipelines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ForeignCollections:
     """The collections that a pipeline names besides its own.
 
     Attributes:
-        routings: their routing: all are unsharded, and on the shard that runs the pipeline.
+        routings: their routing. All are unsharded, and on the shard that runs the pipeline.
         version_elements: the version elements for that shard; empty for a genuine shard.
     """
 
@@ -63,22 +63,22 @@ async def foreign_collections(
     *,
     create_databases: bool = False,
 ) -> ForeignCollections:
-    """The other collections that a pipeline names.
+    """Look up the other collections that a pipeline names.
 
-    A genuine shard does not know the field for their versions. It routes its reads itself; collections that are written
-    are looked up in the catalog first.
+    A genuine shard does not understand the field for their versions. It routes its reads itself. For it, the routing of
+    collections that are written is refreshed first.
 
     Args:
         operation: the client's operation.
         pipeline: the stages.
         shard: the shard that will run them.
         preference: selects one of its members.
-        create_databases: create missing databases of collections that are written, on ``shard``.
+        create_databases: whether to create missing databases of written collections, on ``shard``.
 
     Raises:
-        JoinNeededError: ``shard`` does not have all of some collection that is read.
-        CommandError: CommandNotSupported, it does not have all of one that is written; 28769, the target of ``$out`` is
-            sharded; the shard can't be reached.
+        JoinNeededError: ``shard`` does not have all of a collection that is read.
+        CommandError: CommandNotSupported, it does not have all of a collection that is written; 28769, the target of
+            ``$out`` is sharded.
     """
     named = pipeline.involved_namespaces(operation.request.db)
     if not named:
@@ -92,8 +92,8 @@ async def foreign_collections(
             await routing_cache.database(db, create=True, primary=shard)
         routing = await routing_cache.find(namespace)
         if routing is None:
-            continue  # there is nothing to read
-        # No shard checks that this is still so.
+            continue  # the database does not exist, so the collection is empty
+        # No shard checks the version of this routing.
         if is_written and not is_checked_by_shard:
             routing = await routing_cache.latest(routing)
         elif not _is_on(routing, shard):
@@ -125,7 +125,7 @@ def _refusal(routing: CollectionRouting, shard: str, *, is_written: bool, is_out
 
 
 MAY_WRITE_OUT: Final = frozenset({"$facet", "$out"})
-"""Stages that `check_out_targets` looks at."""
+"""Stages that `check_out_targets` inspects."""
 
 _OUT_FIELDS: Final = 16994
 _OUT_FIELDS_TEXT: Final = "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'"
@@ -136,8 +136,7 @@ class LocatedStage:
     """A stage, and the collections it names.
 
     Attributes:
-        stage: the stage.
-        routings: the routing of each collection that exists, or whose database does.
+        routings: the routing of each collection whose database exists.
     """
 
     stage: Stage
@@ -148,9 +147,9 @@ class LocatedStage:
         """The shard that has all of these collections, None if the stage may run anywhere.
 
         Raises:
-            JoinNeededError: no shard has, and the stage reads them.
-            CommandError: CommandNotSupported, no shard has, and the stage writes; 28769, the target of ``$out`` is
-                sharded.
+            JoinNeededError: no shard has them all, and the stage reads them.
+            CommandError: CommandNotSupported, no shard has them all, and the stage writes; 28769, the target of
+                ``$out`` is sharded.
         """
         shards = {routing.primary for routing in self.routings if not routing.is_sharded}
         sharded = next((routing for routing in self.routings if routing.is_sharded), None)
@@ -165,36 +164,36 @@ async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedS
     """Look up the collections that stages name.
 
     Raises:
-        CommandError: InvalidBSON; the config servers did not answer.
+        CommandError: InvalidBSON.
     """
     found, cache = [], operation.context.routing
     for stage in stages:
         names = Pipeline((stage,)).involved_namespaces(operation.request.db)
         routings = [routing for name in names if (routing := await cache.find(name)) is not None]
-        # No shard would notice that a collection is not sharded any more.
+        # No shard would report that a collection is no longer sharded.
         found.append(LocatedStage(stage, tuple([await cache.confirmed_if_sharded(each) for each in routings])))
     return found
 
 
 async def target_of(operation: Operation, stage: Stage) -> CollectionRouting | None:
-    """The routing of the collection that an ``$out`` or ``$merge`` writes; None if it names none.
+    """Return the routing of the collection that an ``$out`` or ``$merge`` writes; None if it names none.
 
     Raises:
-        CommandError: NamespaceNotFound, its database does not exist; the config servers did not answer.
+        CommandError: NamespaceNotFound, its database does not exist.
     """
     cache, names = operation.context.routing, Pipeline((stage,)).involved_namespaces(operation.request.db)
     if not names:
         return None
-    # No shard would notice that a collection is not sharded any more.
+    # No shard would report that a collection is no longer sharded.
     return await cache.confirmed_if_sharded(await cache.collection(next(iter(names))))
 
 
 async def check_out_targets(operation: Operation, pipeline: Pipeline) -> None:
-    """Look up what ``$out`` writes, also inside ``$facet``, as a mongos does before anything else.
+    """Look up the targets of ``$out``, also inside ``$facet``, before anything else, as mongos does.
 
     Raises:
-        CommandError: 16994, it is not described by a database and a collection; NamespaceNotFound, its database does
-            not exist; 28769, it is sharded.
+        CommandError: 16994, the target is not a database and a collection; NamespaceNotFound, its database does not
+            exist; 28769, it is sharded.
     """
     for stage in _outs(pipeline.stages):
         routing = await target_of(operation, stage)
@@ -215,7 +214,7 @@ def _outs(stages: Iterable[Stage]) -> Iterator[Stage]:
 
 
 def _stages_in(body: bytes, array: Span) -> Iterator[Stage]:
-    """The stages in an array, without what a mongod will refuse."""
+    """Yield the stages in an array, without malformed ones, which a mongod will refuse."""
     elements = spans(body, array[2]) if array[0] == ARRAY else ()
     for _, (kind, _, start, end) in elements:
         if kind == OBJECT and len(list(spans(body, start))) == 1:
@@ -223,7 +222,7 @@ def _stages_in(body: bytes, array: Span) -> Iterator[Stage]:
 
 
 def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:
-    """The error for a stage that no shard can run because of one of its collections."""
+    """Return the error for a stage that no shard can run because of one of its collections."""
     if routing.is_sharded and stage.name == "$out":
         return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
     where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
@@ -238,12 +237,7 @@ def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Stages that one shard runs on the results of others.
-
-    Attributes:
-        shard: the shard.
-        stages: the stages.
-    """
+    """Stages that one shard runs on the results of others."""
 
     shard: str
     stages: tuple[Stage, ...]
@@ -256,16 +250,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class AggregationPlan:
-    """A divided pipeline. One of ``counting``, ``merge`` and `segments` says who merges.
+    """A split pipeline. One of ``counting``, ``merge`` and `segments` defines the merge.
 
     Attributes:
         shards_part: the stages for each shard that has documents.
-        merger_part: the stages behind.
+        merger_part: the stages after them.
         sort: the order in which the results of the shards are merged, None for any.
-        needs_merge: the shards return partial states or sort keys.
-        counting: the router adds up what the shards count.
+        needs_merge: whether the shards return partial states or sort keys.
+        counting: the router adds up the shards' counts.
         merge: the router merges.
-        segments: shards merge: each runs its stages on the results of the one before, the first on the results of
+        segments: shards merge. Each runs its stages on the results of the previous one, the first on the results of
             `shardsPart`.
     """
 
@@ -281,16 +275,16 @@ class AggregationPlan:
 async def plan_aggregation(
     operation: Operation, pipeline: Pipeline, shards: Sequence[str], *, may_count: bool = True
 ) -> AggregationPlan | None:
-    """How to divide a pipeline; None if one shard can run it whole.
+    """Split a pipeline; return None if one shard can run it whole.
 
     Args:
         operation: the aggregation.
         pipeline: its pipeline.
         shards: the shards that it targets.
-        may_count: whether the router may add up what shards count; that is the whole first batch.
+        may_count: whether the router may add up the shards' counts, which makes up the whole first batch.
 
     Raises:
-        CommandError: a stage needs collections that are not on one shard; or the config servers did not answer.
+        CommandError: a stage needs collections that are not on one shard.
     """
     if len(shards) == 1 or pipeline.first in COLLECTIONLESS:
         return await _plan_for_one(operation, pipeline, shards[0])
@@ -307,7 +301,7 @@ async def plan_aggregation(
 
 
 async def _plan_for_one(operation: Operation, pipeline: Pipeline, shard: str) -> AggregationPlan | None:
-    """The shard runs the stages before the first that needs collections of another shard."""
+    """Split a pipeline for one shard before the first stage that needs collections of another shard."""
     located = await locate(operation, pipeline.stages)
     for at, stage in enumerate(located):
         if stage.shard not in (None, shard):
@@ -317,14 +311,14 @@ async def _plan_for_one(operation: Operation, pipeline: Pipeline, shard: str) ->
 
 
 def segments_of(stages: Sequence[LocatedStage], anywhere: Sequence[str]) -> tuple[Segment, ...]:
-    """The segments that stages form: as few as possible, each on the shard that has the collections of its stages.
+    """Form as few segments as possible, each on the shard that has the collections of its stages.
 
     Args:
         stages: the merger's part.
-        anywhere: the shards to choose from where it does not matter.
+        anywhere: the shards to choose from for stages without collections.
 
     Raises:
-        CommandError: as `LocatedStage.shard`.
+        CommandError: from `LocatedStage.shard`.
     """
     segments: list[tuple[str | None, list[Stage]]] = [(None, [])]
     for located in stages:

@@ -1,7 +1,7 @@
-"""An operation that a passage has begun: its request was sent to a shard before an `Operation` was made of it.
+"""An operation begun by a passage, which sent its request to a shard before there was an `Operation`.
 
-Nearly always the passage also ends it. If not, the ordinary way takes it over: it is done again from its beginning, by
-the same routing, except that the first request to a shard is not sent again, and its reply is the one awaited.
+Nearly always the passage also ends it. Otherwise the ordinary path takes it over. It starts again with the same
+routing, but does not resend the first request, and receives the reply that is in flight.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,11 @@ class BegunOperation(Begun):
     """An operation that was sent to one shard.
 
     Attributes:
-        passage: what has begun it.
-        admitted: makes of its request the admitted one; None without access control.
-        request_frame: the frame of the client.
-        routing: by which it was sent.
-        shard_id: the shard.
-        pool: the pool of the connection.
+        passage: the passage that began it.
+        admitted: converts its request to the authorized one; None without access control.
+        request_frame: the client's frame.
+        routing: the routing that it was sent by.
+        pool: the pool of the connection to the shard.
     """
 
     __slots__ = (
@@ -68,7 +67,7 @@ class BegunOperation(Begun):
 
     @property
     def operation(self) -> Operation:
-        """The operation, for code that shows or interrupts it."""
+        """The operation, created on demand, for code that shows or interrupts it."""
         if self._operation is None:
             self._operation = Operation(self._context, self._client, Request(OpMsg(self.request_frame)))
             self._operation.started = self.started
@@ -78,7 +77,7 @@ class BegunOperation(Begun):
         return self._operation
 
     def take_over(self, request: Request) -> tuple[Operation, Asked]:
-        """The operation for the ordinary way, and the reply that it has to take.
+        """Return the operation for the ordinary path, and the reply in flight that it must receive.
 
         Args:
             request: the request in `request_frame`.
@@ -93,12 +92,12 @@ class BegunOperation(Begun):
         return operation, asked
 
     def give_up(self) -> None:
-        """See `Begun`; the connection is returned to its pool."""
+        """Abandon the operation, see `Begun`; return the connection to its pool."""
         super().give_up()
         self.pool.give_back(self.connection)
 
 
 def running_operation(client: ClientConnection) -> Operation | None:
-    """The operation that is running for a client, if there is one."""
+    """Return a client's running operation, if any."""
     state: Operation | BegunOperation | None = client.state
     return state.operation if isinstance(state, BegunOperation) else state

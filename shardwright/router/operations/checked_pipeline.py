@@ -1,8 +1,8 @@
-"""Checks by a mongod before the router or a shard runs something: all errors are mongod's, in mongod's order.
+"""Validation by a mongod before the router or a shard runs something, so that all errors are mongod's, in its order.
 
-A mongod is asked to explain a pipeline, which is how it parses one without executing it. The command names a
-collection that does not exist, so that nothing is planned. Shards execute statements of transactions without the
-parameters of the Stable API (`shardd.transactions`), so a strict statement is explained with them first.
+A mongod explains the pipeline, which parses it without executing it. The command names a collection that does not
+exist, so that nothing is planned. Shards execute statements of transactions without API parameters
+(`shardd.transactions`), so a strict statement is first explained with them.
 """
 
 import re
@@ -23,29 +23,29 @@ from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.request import Request
 
 EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
-"""What mongod puts before errors of a pipeline that it has found to be right."""
+"""Mongod's prefix to errors of a pipeline that it has parsed successfully."""
 
 _NO_UNIQUE_INDEX: Final = 51190
 _NO_UNIQUE_INDEX_HERE: Final = 51183
-"""MongoDB's numbers for ``on`` without a unique index: a mongos's, and a mongod's."""
+"""MongoDB's error codes for ``on`` without a unique index: mongos's and mongod's."""
 
 _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 _MISSING: Final = element(b"aggregate", STRING, string_value("tmp.explained"))
 _CHECKED: Final = (b"pipeline", b"collation", b"let", b"allowDiskUse", b"bypassDocumentValidation")
 _NEEDS_INDEX: Final = re.compile(rb"\$(?:geoNear|text)\0")
-"""What mongod refuses on a collection without the index, so also on one that does not exist."""
+"""Operators that mongod refuses on a collection without the index, and so on one that does not exist."""
 
 
 async def check_pipeline(operation: Operation, target: str | None = None) -> None:
-    """Refuse a pipeline that is wrong.
+    """Refuse an invalid pipeline.
 
     Args:
         operation: the aggregation.
-        target: a shard that has the collection that the last stage writes, None if there is none.
+        target: a shard with the collection that the last stage writes, None if there is none.
 
     Raises:
-        CommandError: what mongod finds, also with regard to the Stable API; 51190, there is no unique index on the
-            fields of a ``$merge``; no mongod could be asked.
+        CommandError: mongod's error, also about the Stable API; 51190, there is no unique index on the fields of a
+            ``$merge``.
     """
     shard, source = await _where(operation, target)
     request = operation.request
@@ -62,15 +62,12 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
 
 
 async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardReply:
-    """Have a mongod parse a command with the operation's parameters of the Stable API; the reply, perhaps an error.
+    """Make a mongod parse a command with the operation's API parameters; return its reply, possibly an error.
 
     Args:
         operation: the operation.
-        shard: the shard that is asked.
-        inner: the raw command, without arguments that all commands have.
-
-    Raises:
-        CommandError: the shard cannot be reached.
+        shard: the shard.
+        inner: the raw command, without generic arguments.
     """
     request = operation.request
     others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
@@ -80,10 +77,10 @@ async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardRepl
 
 
 async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:
-    """The shard that is asked, and the raw element that names the collection.
+    """Return the shard that parses the pipeline, and the raw element that names the collection there.
 
     Raises:
-        CommandError: ShardNotFound, there is no shard; the config servers did not answer.
+        CommandError: ShardNotFound, there is no shard.
     """
     request = operation.request
     kind, start, _, end = next(iter(request.fields.values()))
@@ -102,11 +99,11 @@ async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:
 _READS: Final = frozenset({"aggregate", "find"})
 _WRITES: Final = frozenset({"delete", "insert", "update"})
 _COLLECTION_UUID: Final = b"collectionUUID"
-"""The only argument of writes that is not in the version."""
+"""The only argument of writes that is not in the Stable API."""
 
 
 def check_write_strictly(request: Request) -> None:
-    """Refuse a write with ``apiStrict`` that has an argument which is not in the version.
+    """Refuse a write with ``apiStrict`` that has an argument outside of the Stable API.
 
     Raises:
         CommandError: APIStrictError.
@@ -116,12 +113,12 @@ def check_write_strictly(request: Request) -> None:
 
 
 async def check_read_strictly(operation: Operation) -> None:
-    """Refuse a read with ``apiStrict`` that has an argument which is not in the version.
+    """Refuse a read with ``apiStrict`` that has an argument outside of the Stable API.
 
-    Whatever else is wrong with the read is left to the shard that executes it.
+    Other errors in the read are left to the shard that executes it.
 
     Raises:
-        CommandError: APIStrictError; no shard could be asked.
+        CommandError: APIStrictError.
     """
     request = operation.request
     if request.name not in _READS:

@@ -30,10 +30,10 @@ from shardwright.wire.errors import CommandError
 
 _DOCUMENTS: Final = "$documents"
 _SOURCES: Final = frozenset({*COLLECTIONLESS, CURRENT_OP, SHARDED_DATA_DISTRIBUTION, "$changeStream", "$listCatalog"})
-"""What can begin such a pipeline. A mongod refuses others before it looks for the collections that they name."""
+"""Sources that can begin such a pipeline. A mongod refuses others before it looks up the collections they name."""
 
 _RUN_BY_ROUTER: Final = frozenset({_DOCUMENTS, LIST_LOCAL_SESSIONS})
-"""What a mongos runs itself, so that no shard writes the results."""
+"""Sources that mongos runs itself, so that no shard can write the results."""
 
 
 async def run_without_collection(operation: Operation) -> Reply:
@@ -41,7 +41,7 @@ async def run_without_collection(operation: Operation) -> Reply:
 
     Raises:
         JoinNeededError: no shard has all collections that it reads.
-        CommandError: ShardNotFound, there is none; or what a shard answers.
+        CommandError: ShardNotFound, there is no shard; or a shard's error.
     """
     pipeline = Pipeline.parse(operation.request)
     check_stages(pipeline)
@@ -51,7 +51,7 @@ async def run_without_collection(operation: Operation) -> Reply:
 
 
 def is_run_by_router(pipeline: Pipeline) -> bool:
-    """Whether a mongos runs a pipeline itself."""
+    """Whether mongos runs a pipeline itself."""
     if pipeline.first != CURRENT_OP:
         return pipeline.first in _RUN_BY_ROUTER
     specification = pipeline.stages[0].specification
@@ -59,11 +59,11 @@ def is_run_by_router(pipeline: Pipeline) -> bool:
 
 
 async def shards_without_collection(operation: Operation, pipeline: Pipeline) -> tuple[str, ...]:
-    """All shards, after the checks of an ``{aggregate: 1}`` that a mongos makes itself.
+    """Return all shards, after mongos's own checks of an ``{aggregate: 1}``.
 
     Raises:
-        CommandError: NamespaceNotFound, the database does not exist; ShardNotFound, there is no shard; or what is wrong
-            with the pipeline.
+        CommandError: NamespaceNotFound, the database does not exist; ShardNotFound, there is no shard; or the pipeline
+            is invalid.
     """
     db = operation.request.db
     await check_out_targets(operation, pipeline)
@@ -92,11 +92,7 @@ async def shards_without_collection(operation: Operation, pipeline: Pipeline) ->
 
 
 async def _run(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
-    """Run one whose database may be missing.
-
-    Raises:
-        CommandError: see `shards_without_collection` and `run_without_collection`.
-    """
+    """Run an ``{aggregate: 1}`` whose database may be missing."""
     shards = await shards_without_collection(operation, pipeline)
     if pipeline.first == CURRENT_OP:
         return await run_on_all_shards(operation, pipeline, namespace)
@@ -119,11 +115,11 @@ def _needs_collection(pipeline: Pipeline) -> CommandError:
 
 
 async def _check_runs_on_router(operation: Operation, pipeline: Pipeline) -> None:
-    """Refuse stages that a mongos leaves to shards.
+    """Refuse stages that must run on a shard, in a pipeline that must run on the router.
 
     Raises:
-        CommandError: IllegalOperation; NamespaceNotFound, there is no database to write into; or what is wrong with the
-            pipeline.
+        CommandError: IllegalOperation; NamespaceNotFound, the database to write to is missing; or the pipeline is
+            invalid.
     """
     of_shards = next((name for name in pipeline.names if name in WRITING), None)
     if of_shards is None:
@@ -137,11 +133,10 @@ async def _check_runs_on_router(operation: Operation, pipeline: Pipeline) -> Non
 async def _run_on_any_shard(operation: Operation, pipeline: Pipeline, any_shard: str) -> Reply:
     """Run a pipeline on the primary shard of the database, or on any shard if the database does not exist.
 
-    All of them refuse what cannot run without a collection, as mongos would.
+    Each shard refuses stages that cannot run without a collection, as mongos would.
 
     Raises:
         JoinNeededError: the shard does not have all collections that it reads.
-        CommandError: what the shard answers.
     """
 
     async def on_primary(routing: DatabaseRouting) -> Reply:

@@ -1,6 +1,6 @@
 """Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged.
 
-All shards read at one time if the operation reads a snapshot.
+In a snapshot, all shards read at the same time.
 """
 
 import math
@@ -40,15 +40,15 @@ async def open_on_one_shard(
     is_immortal: bool = False,
     may_repeat: bool = True,
 ) -> bytes:
-    """Send a command that opens a cursor to one shard; its reply goes to the client with the router's cursor id.
+    """Send a command that opens a cursor to one shard, and give its reply the router's cursor id.
 
     Args:
         operation: the client's command.
         shard_id: the shard.
         frame: the request for it.
-        preference: which member may answer.
-        is_immortal: the cursor has no idle timeout.
-        may_repeat: the command only reads, and is resent when a connection breaks.
+        preference: selects the member.
+        is_immortal: whether the cursor has no idle timeout.
+        may_repeat: whether to resend the command when a connection breaks, because it only reads.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
@@ -59,7 +59,7 @@ async def open_on_one_shard(
 
 
 def opener_of(operation: Operation) -> CursorOwner:
-    """To whom a cursor belongs that an operation opens; with access control also for what command of its client."""
+    """Return the owner of a cursor that an operation opens; with access control, the owner includes the command."""
     owner = CursorOwner.of(operation.request, operation.user)
     if operation.context.access is None:
         return owner
@@ -69,13 +69,13 @@ def opener_of(operation: Operation) -> CursorOwner:
 def adopt(
     operation: Operation, reply: ShardReply, *, is_immortal: bool = False, has_api_parameters: bool = True
 ) -> bytes:
-    """Adopt the cursor that one shard has opened; returns the frame for the client.
+    """Adopt the cursor that one shard has opened; return the frame for the client.
 
     Args:
         operation: the client's command.
         reply: the shard's.
-        is_immortal: the cursor has no idle timeout.
-        has_api_parameters: it was opened with the client's parameters of the Stable API, if there are any.
+        is_immortal: whether the cursor has no idle timeout.
+        has_api_parameters: whether it was opened with the client's API parameters, if any.
 
     Raises:
         RemoteProtocolError: the reply has no cursor.
@@ -106,20 +106,21 @@ async def open_on_shards(
     allows_partial_results: bool = False,
     patience_seconds: float = math.inf,
 ) -> list[ShardReply]:
-    """Send commands that open cursors to several shards at once; returns their replies, all of them successful.
+    """Send commands that open cursors to several shards at once; return their replies, which are all successful.
 
-    Unless all could be opened, those that were are killed again, even if the client disconnects.
+    If any cursor could not be opened, the others are killed, even if the client disconnects.
 
     Args:
         operation: the client's command.
         frames: the request for each shard.
-        preference: which member may answer.
-        allows_partial_results: shards that cannot be reached are left out of the result.
-        patience_seconds: shards that have not answered by then count as unreachable, if partial results are allowed.
+        preference: selects the members.
+        allows_partial_results: whether unreachable shards are left out of the result.
+        patience_seconds: time after which a shard without a reply counts as unreachable, if partial results are
+        allowed.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
+        CommandError: a shard failed.
     """
     sender = operation.sender
     operation.targeted = tuple(frames)
@@ -145,7 +146,7 @@ async def open_on_shards(
 
 
 def kill_opened(operation: Operation, replies: Iterable[ShardReply]) -> None:
-    """Kill the cursors that these successful replies have opened, in the background."""
+    """Kill the cursors in successful replies, in the background."""
     sender = operation.sender
     operation.context.cursors.kill_remotes(
         RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
@@ -161,14 +162,14 @@ async def answer_first_batch(
     is_single_batch: bool = False,
     is_immortal: bool = False,
 ) -> bytes:
-    """Answer the command that opened a cursor of the router's own, and keep the cursor unless it is exhausted.
+    """Reply to a command with the first batch of a router's cursor, and keep the cursor unless it is exhausted.
 
     Args:
         operation: the command.
         cursor: the cursor.
-        batch_size: documents to return now, None for the default number.
-        is_single_batch: close the cursor after this batch.
-        is_immortal: the cursor has no idle timeout.
+        batch_size: the number of documents, None for the default.
+        is_single_batch: whether to close the cursor after this batch.
+        is_immortal: whether the cursor has no idle timeout.
 
     Raises:
         CommandError: a shard failed.
@@ -189,7 +190,7 @@ async def answer_first_batch(
 
 
 def _is_out_of_reach(reply: ShardReply) -> bool:
-    """Whether the shard is unreachable, rather than refusing the command."""
+    """Whether the shard is unreachable, as opposed to refusing the command."""
     if reply.error is None:
         return False
     code = reply.error.code
@@ -205,9 +206,9 @@ class Snapshot:
     """The time of a snapshot.
 
     Attributes:
-        targeting: for choosing shards: the owners at that time; None outside snapshots, or if there is only one shard.
-        reading: what the command has to say to the shards, and the reply to the client. In a transaction, nothing: the
-            shards know the time since the transaction has begun there.
+        targeting: the time whose chunk owners are targeted; None outside snapshots, or for a single shard.
+        reading: the time for the command to shards and for the reply to the client. None in a transaction, because the
+            shards have the time since the transaction began there.
     """
 
     targeting: Timestamp | None = None
@@ -218,11 +219,11 @@ _NONE: Final = Snapshot()
 
 
 def snapshot_of(operation: Operation, table: RoutingTable | None) -> Snapshot:
-    """The snapshot in which an operation reads a collection.
+    """Return the snapshot in which an operation reads a collection.
 
     Args:
         operation: the read.
-        table: of the collection, None if it is not sharded.
+        table: of the collection, None if it is unsharded.
     """
     clock = operation.context.clock.time.cluster_time
     if operation.transaction is not None:

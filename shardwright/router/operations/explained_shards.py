@@ -1,4 +1,4 @@
-"""The explanations of shards, and what an ``explain`` says about the router."""
+"""The shards' explanations, and the fields of an ``explain`` about the router."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append
 
 _OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
-"""The fields of the client's command that are copied to a shard's ``explain``."""
+"""Fields of the client's command that are copied to a shard's ``explain``."""
 
 
 def _as_it_is(_error: CommandError) -> bool:
@@ -31,18 +31,18 @@ async def explained_by(
     *,
     names_shard: Callable[[CommandError], bool] = _as_it_is,
 ) -> list[ShardExplain]:
-    """The shards' explanations of a command.
+    """Collect the shards' explanations of a command.
 
     Args:
         operation: the ``explain``.
         inner: the inner command.
         verbosity: the level of detail.
-        elements: the shards to ask, each with the raw elements for it, such as the versions.
-        names_shard: whether the client's error says that a shard had this error, and which one.
+        elements: the shards to query, each with raw elements to add, such as the versions.
+        names_shard: whether the client's error names the shard of this error.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
+        CommandError: a shard failed.
     """
     request = operation.request
     outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
@@ -71,7 +71,7 @@ async def explained_by(
 
 
 def about_server(operation: Operation, shards: Sequence[ShardExplain]) -> dict[str, Any]:
-    """The fields about the router itself. The parameters limit the shards' stages, so they are the shards'."""
+    """Return the fields about the server; the parameters are the shards', because they limit the shards' stages."""
     own = HostAndPort.parse(operation.context.options.address)
     return {
         "serverInfo": {

@@ -1,4 +1,4 @@
-"""Where ``failCommand`` has a command fail before it does anything."""
+"""The fail point ``failCommand``, which makes commands wait or fail before they start."""
 
 from collections.abc import Collection
 
@@ -11,14 +11,14 @@ from shardwright.wire.hello import HELLO_NAMES, MONGOS_BYTES_MAX, parse_client_m
 
 
 def call_of(operation: Operation, names: Collection[str]) -> CommandCall:
-    """What the fail point can be restricted to.
+    """Return the properties of a command that the fail point can select.
 
     Args:
         operation: the operation.
         names: of its command, with the aliases.
 
     Raises:
-        CommandError: a first hello describes its client in a wrong way.
+        CommandError: a first hello has malformed client metadata.
     """
     namespace, thread_name = namespace_of(operation.request), f"conn{operation.client.id}"
     return CommandCall(set(names), namespace, _app_name(operation), thread_name)
@@ -28,7 +28,7 @@ async def fail_if_asked(operation: Operation, call: CommandCall) -> None:
     """Wait or fail, if the fail point is on for this command.
 
     Raises:
-        CommandError: as the fail point says, which may also be that the connection is closed.
+        CommandError: the fail point's error, which may also close the connection.
     """
     data = operation.context.fail_points.should_fail(FAIL_COMMAND, lambda data: fails_before(data, call))
     if data is not None:
@@ -37,10 +37,10 @@ async def fail_if_asked(operation: Operation, call: CommandCall) -> None:
 
 
 def _app_name(operation: Operation) -> str:
-    """The name of the client's application, which the first hello itself has.
+    """Return the name of the client's application; a first hello itself contains it.
 
     Raises:
-        CommandError: that hello describes the client in a wrong way.
+        CommandError: the hello has malformed client metadata.
     """
     client, request = operation.client, operation.request
     if client.metadata is not None:

@@ -1,7 +1,7 @@
-"""Properties of a collection that the primary shard of its database knows: options, collation, and its name by UUID.
+"""Properties of a collection from the primary shard of its database: options, collation, and its name by UUID.
 
-Only the primary shard has all collections of a database. So it is asked for the name of the collection that has the
-UUID in a CollectionUUIDMismatch.
+Only the primary shard has all collections of a database. It is therefore queried for the collection with the UUID of a
+CollectionUUIDMismatch.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,11 @@ from shardwright.wire.transport.client import response_body
 
 
 async def listed_collection(operation: Operation, routing: CollectionRouting) -> Mapping[str, Any] | None:
-    """The entry of ``listCollections``, None if there is no such collection.
+    """Return the ``listCollections`` entry of a collection, None if it does not exist.
 
     Args:
         operation: the operation that needs it.
-        routing: where the collection would be.
-
-    Raises:
-        CommandError: the primary shard could not be asked.
+        routing: the routing of the collection.
     """
     db, _, name = routing.namespace.partition(".")
     listing = {"listCollections": 1, "filter": {"name": name}}
@@ -40,11 +37,11 @@ SIMPLE: Final[Mapping[str, Any]] = {"locale": "simple"}
 
 
 async def effective_collation(operation: Operation, routing: CollectionRouting | None) -> Mapping[str, Any]:
-    """The collation that an aggregation names, else its collection's default, else the simple one.
+    """Return the collation of an aggregation, else its collection's default, else the simple one.
 
     Args:
         operation: the aggregation.
-        routing: of its collection; None if it has none, or none that exists.
+        routing: of its collection; None without an existing collection.
 
     Raises:
         CommandError: TypeMismatch; or the shard of an unsharded collection did not answer.
@@ -64,7 +61,7 @@ _ACTUAL: Final = "actualCollection"
 
 
 def naming_actual_collection(handler: CommandHandler) -> CommandHandler:
-    """A handler for requests with `COLLECTION_UUID`, whose errors of this kind are complete."""
+    """Wrap a handler for requests with `COLLECTION_UUID`, to complete errors with ``actualCollection``."""
 
     async def handle(operation: Operation) -> Reply:
         try:
@@ -97,7 +94,7 @@ def _is_incomplete(error: Mapping[str, Any]) -> bool:
 
 
 async def _completed(operation: Operation, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of an error with the name of the collection; None if there is none, or it cannot be found out."""
+    """Add the name of the collection to the fields of an error; None if it cannot be determined."""
     if fields.get(_ACTUAL) is not None or COLLECTION_UUID.decode() not in fields:
         return fields
     context, db = operation.context, fields["db"]

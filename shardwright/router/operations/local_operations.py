@@ -1,8 +1,7 @@
-"""The operations of this router process: how ``$currentOp`` shows them, and how ``killOp`` interrupts them.
+"""The operations of this router process: their form in ``$currentOp``, and their interruption by ``killOp``.
 
-An operation is found through its connection. It gets a number when it is shown for the first time, so operations
-that are never shown cost nothing. Open transactions are shown too. An operation that does not fit into one document
-is truncated.
+An operation is found through its connection. It gets an opid when it is first shown, so operations that are never shown
+cost nothing. Open transactions are shown too. An operation that does not fit into one document is truncated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,14 +43,14 @@ _OPTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CurrentOpArguments:
-    """What is to be shown of the operations of one process.
+    """The selection of operations of one process.
 
     Attributes:
-        idle_connections: connections without an operation too.
-        idle_cursors: open cursors without a reader too.
-        truncate_ops: long commands only as the beginning of their text.
-        idle_sessions: open transactions in which no command is running too.
-        all_users: under access control, other users' operations too.
+        idle_connections: include connections without an operation.
+        idle_cursors: include open cursors that are not being read.
+        truncate_ops: show only the beginning of long commands.
+        idle_sessions: include open transactions without a running command.
+        all_users: under access control, include other users' operations.
     """
 
     idle_connections: bool = False
@@ -90,7 +89,7 @@ class CurrentOpArguments:
         )
 
     def document(self) -> dict[str, bool]:
-        """What `parse` takes."""
+        """Return the document for `parse`."""
         return {
             "idleConnections": self.idle_connections,
             "idleCursors": self.idle_cursors,
@@ -101,17 +100,17 @@ class CurrentOpArguments:
 
 
 SHOWN_CHARACTERS_MAX: Final = 1000
-"""Longer commands are truncated if that is asked for, as in MongoDB."""
+"""Length of the shown part of truncated commands, as in MongoDB."""
 
 _BYTES_MAX: Final = BSON_OBJECT_BYTES_MAX - 1024 * 1024
-"""The rest is for the stages that follow."""
+"""Maximum size of all operations; the rest of a message is for the stages that follow."""
 
 
 def fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operations; if they are too large together, with truncated commands, without their comments.
+    """Return the operations; if they are too large together, with truncated commands without their comments.
 
-    A mongos sends them in several batches. Here they are in one document, when they come from another process or when
-    a shard runs further stages on them.
+    A mongos returns them in several batches. Here they are in one document if they come from another process, or if a
+    shard runs further stages on them.
     """
     if sum(len(encode_document(each)) for each in operations) <= _BYTES_MAX:
         return list(operations)
@@ -119,7 +118,7 @@ def fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def beginning(body: bytes) -> str:
-    """The text that stands for a truncated command."""
+    """Return the text of a truncated command."""
     text = document_text(body)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 3] + "..."
 
@@ -142,13 +141,13 @@ _NAMED_IN_FULL: Final = frozenset(
         *("splitVector", "updateZoneKeyRange"),
     }
 )
-"""Commands whose argument is ``db.collection``, or a database, independently of the command's database."""
+"""Commands whose argument is a full collection name or a database, regardless of the command's database."""
 
 _NAME_SHARDS: Final = frozenset({"addShard", "addShardToZone", "addshard", "removeShardFromZone"})
 
 
 def request_namespace(request: Request) -> str:
-    """The namespace of a request; only the database if it names no collection."""
+    """Return the namespace of a request; only the database if it names no collection."""
     return namespace_of(request, in_full=_NAMED_IN_FULL, without=_NAME_SHARDS)
 
 
@@ -158,11 +157,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def shown_transaction(transaction: RouterTransaction) -> dict[str, Any]:
-    """The field ``transaction``, with mongos's fields.
-
-    Args:
-        transaction: the transaction.
-    """
+    """Return the field ``transaction``, with mongos's fields."""
     times, read_concern = transaction.times, transaction.read_concern
     active_seconds, open_seconds = times.active_seconds, times.open_seconds
     participants = transaction.participants
@@ -192,12 +187,12 @@ def shown_transaction(transaction: RouterTransaction) -> dict[str, Any]:
 
 
 def idle_sessions(table: TransactionTable, address: str, user: bytes | None) -> Iterator[dict[str, Any]]:
-    """The sessions with an open transaction in which no command is running.
+    """Yield the sessions with an open transaction in which no command is running.
 
     Args:
-        table: has them.
+        table: the transactions.
         address: ``host:port`` of this router.
-        user: the digest of the user whose sessions are meant; None for all.
+        user: the digest of the user whose sessions to show; None for all.
     """
     for key, session in table.sessions.items():
         transaction = session.transaction
@@ -217,7 +212,7 @@ def idle_sessions(table: TransactionTable, address: str, user: bytes | None) -> 
 
 
 def _client(session: RouterSession) -> dict[str, Any]:
-    """The client that has begun the transaction."""
+    """Return the fields about the client that began the transaction."""
     client = session.client
     if client is None:
         return {}
@@ -245,7 +240,7 @@ def _micros(seconds: float) -> Int64:
 
 
 KINDS: Final = dict(find="query", getMore="getmore", insert="insert", update="update", delete="remove")
-"""The field ``op`` by command; of other commands it is ``command``."""
+"""The field ``op`` by command; for other commands it is ``command``."""
 
 _numbers = count(1)
 
@@ -253,12 +248,12 @@ _numbers = count(1)
 def local_operations(
     context: RouterContext, wanted: CurrentOpArguments, owner: UserName | None
 ) -> list[dict[str, Any]]:
-    """What ``$currentOp`` shows of this process.
+    """Return the ``$currentOp`` entries of this process.
 
     Args:
         context: the router's.
-        wanted: what is to be shown.
-        owner: the user whose connections, cursors and sessions are meant; None for everybody's.
+        wanted: the selection.
+        owner: the user whose connections, cursors and sessions to show; None for all users.
     """
     digest = None if owner is None else owner.digest
     shown = [
@@ -276,19 +271,19 @@ def local_operations(
 
 
 def user_of(client: ClientConnection) -> UserName | None:
-    """Who has logged in on a connection."""
+    """Return the user that has logged in on a connection."""
     user: UserName | None = None if client.login is None else client.login.user
     return user
 
 
 def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation], bool]) -> list[Operation]:
-    """Interrupt operations of this process; returns them.
+    """Interrupt operations of this process; return them.
 
     The connections on which they wait for shards are closed, which ends their reads there.
 
     Args:
         context: the router's.
-        is_meant: whether an operation is to be interrupted.
+        is_meant: selects operations.
     """
     found: list[ClientConnection] = [
         client
@@ -302,12 +297,12 @@ def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation],
 
 
 def _clients(context: RouterContext) -> Iterator[ClientConnection]:
-    """The connections of clients, without the router's other processes."""
+    """Return the connections of clients, without the router's other processes."""
     return (client for client in context.clients.connections if client.peer != LOCAL_PEER)
 
 
 def _is_of(entry: OpenCursor, user: bytes | None) -> bool:
-    """Whether a cursor belongs to the user with a digest; to whom does not matter if that is None."""
+    """Whether a cursor belongs to the user with a digest; any user matches None."""
     return user is None or entry.owner.user == user
 
 
@@ -344,7 +339,7 @@ def _operation(
 
 
 def _new_number(context: RouterContext) -> int:
-    """A number that no other process of this router uses."""
+    """Return an opid that no other process of this router uses."""
     processes = max(1, len(context.options.worker_sockets))
     return next(_numbers) * processes + context.options.worker_index
 
@@ -371,7 +366,7 @@ def _connection(context: RouterContext, client: ClientConnection, *, is_active: 
 
 
 def namespace_shown(request: Request) -> str:
-    """The namespace of a request as MongoDB shows it, with a collection in any case."""
+    """Return the namespace of a request as MongoDB shows it, always with a collection."""
     namespace = request_namespace(request)
     if "." in namespace:
         return namespace

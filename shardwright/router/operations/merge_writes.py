@@ -1,4 +1,4 @@
-"""``$merge`` into a sharded collection: the router reads the results of the pipeline and writes them batch by batch."""
+"""``$merge`` into a sharded collection: the router reads the pipeline's results and writes them in batches."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -39,28 +39,28 @@ _CONTEXTS: Final[Mapping[int, str]] = {
         ":: caused by :: "
     ),
 }
-"""What mongod puts before the errors of the statements that write."""
+"""Mongod's prefixes to errors of the statements that write."""
 
 _BATCH_DOCUMENTS: Final = 1000
 _NOT_FOR_READING: Final = frozenset({b"cursor", b"writeConcern", b"bypassDocumentValidation"})
 _FOR_WRITING: Final = (
     *(b"lsid", b"writeConcern", b"bypassDocumentValidation", b"comment", b"maxTimeMS", b"mayBypassWriteBlocking"),
 )
-"""Without the client's ``$clusterTime``: what is written follows what was read, so each message has the router's."""
+"""Arguments that are copied to the writes. ``$clusterTime`` is not: each message has the router's, which covers the
+reads."""
 
 Run = Callable[[Operation, str], Awaitable[Reply]]
-"""Runs an aggregation, with the name of its cursor."""
+"""Runs an aggregation, given the name of its cursor."""
 
 Write = Callable[[Sequence[bytes]], Awaitable[None]]
 """Writes a batch of results."""
 
 
 async def merge_target(operation: Operation, pipeline: Pipeline) -> CollectionRouting | None:
-    """The routing of the collection that a ``$merge`` at the end of a pipeline writes; None if there is no such stage,
-    or it names none.
+    """Return the routing of the target of a ``$merge`` at the end of a pipeline; None without such a target.
 
     Raises:
-        CommandError: NamespaceNotFound, its database does not exist; the config servers did not answer.
+        CommandError: NamespaceNotFound, its database does not exist.
     """
     if not pipeline.stages or pipeline.stages[-1].name != "$merge":
         return None
@@ -68,7 +68,7 @@ async def merge_target(operation: Operation, pipeline: Pipeline) -> CollectionRo
 
 
 def names_fields(merge: Stage) -> bool:
-    """Whether a ``$merge`` names the fields by which documents match; a mongos makes sure that an index covers them."""
+    """Whether a ``$merge`` names the fields to match by, for which mongos requires a unique index."""
     specification = merge.specification
     return isinstance(specification, Mapping) and "on" in specification
 
@@ -76,19 +76,18 @@ def names_fields(merge: Stage) -> bool:
 async def merge_into(
     operation: Operation, pipeline: Pipeline, target: CollectionRouting, cursor_namespace: str, run: Run
 ) -> Reply:
-    """Run a pipeline without its last stage, a ``$merge``, and write the results into the target.
+    """Run a pipeline without its last stage, a ``$merge``, and write the results to the target.
 
     Args:
         operation: the aggregation.
         pipeline: its pipeline.
         target: the routing of the target, which is sharded.
-        cursor_namespace: of the client's cursor, which has no documents.
+        cursor_namespace: the namespace of the client's cursor, which has no documents.
         run: runs the rest of the pipeline.
 
     Raises:
-        ShardedViewError: the aggregation is on a view that no shard can run alone.
-        CommandError: a document cannot be written, or anything that the pipeline fails with; what has been written
-            until then stays.
+        ShardedViewError: the aggregation is on a view that no single shard can run.
+        CommandError: a document cannot be written, or the pipeline fails. Earlier writes are not undone.
     """
     assert target.table is not None
     stage = pipeline.stages[-1]
@@ -102,7 +101,7 @@ async def merge_into(
 
 
 def _reading(operation: Operation, pipeline: Pipeline, merge: MergeStage) -> Operation:
-    """The aggregation whose results are written."""
+    """Return the aggregation whose results are written."""
     stages = [stage.raw for stage in pipeline.stages[:-1]]
     if merge.last_stage is not None:
         stages.append(merge.last_stage)
@@ -112,12 +111,13 @@ def _reading(operation: Operation, pipeline: Pipeline, merge: MergeStage) -> Ope
 
 
 async def _read(reading: Operation, run: Run, namespace: str, write: Write) -> None:
-    """Write the results of an aggregation as they come.
+    """Write the results of an aggregation as they arrive.
 
     Args:
         reading: the aggregation.
         run: runs it.
-        namespace: of its cursor; another than its collection's, so that batches are not passed on to the client.
+        namespace: the namespace of its cursor. It differs from the collection's, so that no batch is relayed to the
+            client.
         write: writes a batch.
     """
     cursors, owner = reading.context.cursors, CursorOwner.of(reading.request, reading.user)
@@ -150,11 +150,7 @@ def _cursor_id(reply: Reply) -> int:
 
 
 async def _write(operation: Operation, merge: MergeStage, results: Sequence[bytes]) -> None:
-    """Write a batch of results.
-
-    Raises:
-        CommandError: a document could not be written.
-    """
+    """Write a batch of results; raise the first error."""
     try:
         if results:
             await _write_some(operation, merge, results)
@@ -183,7 +179,7 @@ async def _write_some(operation: Operation, merge: MergeStage, results: Sequence
 
 
 def _context_of(error: Mapping[str, Any], merge: MergeStage) -> str:
-    """What precedes the text of an error."""
+    """Return the prefix for the text of an error."""
     if error["code"] != ErrorCode.DuplicateKey:
         return _CONTEXTS.get(error["code"], "")
     if merge.when_matched == "fail" and set(error.get("keyPattern", ())) == set(merge.on):
@@ -198,7 +194,7 @@ def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
     """Raise the first error in the reply to a write.
 
     Raises:
-        CommandError: there is one; MergeStageNoMatchingDocument, fewer documents matched than had to.
+        CommandError: that error; MergeStageNoMatchingDocument, fewer documents matched than required.
     """
     if not reply.get("ok", 1):
         raise CommandError.from_reply(reply)

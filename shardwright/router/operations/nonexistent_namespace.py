@@ -1,4 +1,4 @@
-"""Reads of missing databases: MongoDB returns an empty result rather than an error, with a few exceptions."""
+"""Reads of missing databases. MongoDB returns an empty result rather than an error, with a few exceptions."""
 
 from collections.abc import Awaitable
 from typing import Final
@@ -29,11 +29,11 @@ _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 
 
 async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothing: Reply) -> Reply:
-    """The result of a read, or ``nothing`` if the database of its collection does not exist.
+    """Return the result of a read, or ``nothing`` if the database of its collection does not exist.
 
     Raises:
-        CommandError: the read failed in another way; InvalidNamespace, which no shard had the chance to report; see
-            also `check_aggregation`.
+        CommandError: another error of the read; InvalidNamespace, which no shard could report; or from
+            `check_aggregation`.
     """
     try:
         return await reading
@@ -46,7 +46,7 @@ async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothin
 
 
 def check_is_missing(operation: Operation, error: CommandError) -> None:
-    """Return if a read failed because the database of its collection does not exist.
+    """Check that a read failed because the database of its collection does not exist.
 
     Raises:
         CommandError: as `unless_missing`.
@@ -58,17 +58,17 @@ def check_is_missing(operation: Operation, error: CommandError) -> None:
 
 
 async def check_aggregation(operation: Operation, pipeline: Pipeline, error: CommandError) -> None:
-    """Refuse an aggregation of a missing database that a mongos does not answer with an empty result.
+    """Refuse an aggregation on a missing database for which mongos does not return an empty result.
 
-    It reads no more than the names of the stages, except of pipelines that need no database.
+    Only the names of the stages are checked, except for pipelines that need no database.
 
     Args:
         operation: the aggregation.
         pipeline: its stages.
-        error: NamespaceNotFound, for what needs the database.
+        error: the NamespaceNotFound error, for stages that need the database.
 
     Raises:
-        CommandError: 40324, a stage is unknown; NamespaceNotFound; see also `check_out_targets` and `check_pipeline`.
+        CommandError: 40324, a stage is unknown; NamespaceNotFound; or from `check_out_targets` and `check_pipeline`.
     """
     for name in pipeline.names:
         if not is_known(name):
@@ -84,17 +84,17 @@ async def check_aggregation(operation: Operation, pipeline: Pipeline, error: Com
 
 
 def needs_no_database(pipeline: Pipeline) -> bool:
-    """Whether a mongos runs a pipeline though its database is missing."""
+    """Whether mongos runs a pipeline although its database is missing."""
     return pipeline.first == _DOCUMENTS or _CHANGE_STREAM in pipeline.names
 
 
 async def check_query(operation: Operation) -> None:
-    """Refuse a ``find`` that is wrong; a mongos parses it before it looks for the database.
+    """Refuse an invalid ``find``, because mongos parses it before it looks up the database.
 
-    A mongod is asked to explain it, which is how it parses a command without executing it.
+    A mongod explains it, which parses the command without executing it.
 
     Raises:
-        CommandError: what is wrong with it; no mongod could be asked.
+        CommandError: the error in the ``find``.
     """
     shards = await operation.context.shards.all_ids()
     if not shards:

@@ -28,19 +28,18 @@ if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
 
 _READ_PREFERENCES_KEPT: Final = 64
-"""Applications use few different ones."""
+"""Number of cached read preferences. Applications use few different ones."""
 
 _READ_PREFERENCE_BYTES_KEPT: Final = 512
 
 
 class PassedOn(NamedTuple):
-    """How an operation was merely passed on to one shard, and the shard's reply to the client.
+    """The routing of an operation that was only forwarded to one shard and back.
 
     Attributes:
-        routing: by which it was sent.
-        shard_id: the shard.
-        kind: of a write with statements; None for other operations.
-        preference: which member may answer.
+        routing: the routing that it was sent by.
+        kind: the kind of a write with statements; None for other operations.
+        preference: selected the member.
     """
 
     routing: CollectionRouting
@@ -50,26 +49,26 @@ class PassedOn(NamedTuple):
 
 
 class Operation:
-    """A request with the client it came from and what it is worked on with.
+    """A client's request in execution.
 
     Attributes:
-        context: what all operations share.
+        context: the shared state of all operations.
         client: the connection that sent it.
-        request: what is to be done.
+        request: the request to execute, possibly rewritten.
         origin: the client's original request.
         targeted: the shards it has been sent to so far, for the log.
-        retries: how often it was restarted because of stale routing, for the log.
-        table: the routing table by which it was last sent to shards; None if it was not about a sharded collection.
-        awaited_routing: it waited for the routing to be read from the config servers.
+        retries: the number of restarts because of stale routing, for the log.
+        table: the routing table by which it was last sent to shards; None for an unsharded collection.
+        awaited_routing: whether it waited for a routing table refresh.
         response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
         sender: sends requests to shards, within the transaction if there is one.
-        transaction: the transaction that it is part of, or that it ends; None outside of transactions.
-        started: when it began, on the clock of `time.perf_counter`.
-        operation_time: the packed time of its data, if it is known to be earlier than all times that have been seen.
-        opid: the number under which it can be killed, once it has been shown by ``$currentOp``.
-        begun_routing: by which it was sent, if its request was sent before (`operations.admission`).
-        passed_on: how it was passed on, if nothing else was done for it, so that a passage can do the same.
-        max_time_ms: how long it may take, as the client says; 0 for any time.
+        transaction: the transaction that it belongs to or ends; None outside of transactions.
+        started: its start, on the clock of `time.perf_counter`.
+        operation_time: the packed time of its data, if it is known to be earlier than the newest time seen.
+        opid: its number for ``killOp``, once ``$currentOp`` has shown it.
+        begun_routing: the routing of a request that was sent before (`operations.begun_operation`).
+        passed_on: set if it was only forwarded to one shard, so that a passage can do the same.
+        max_time_ms: the time limit that the client has set; 0 for none.
         epoch: the number of the epoch (`wire.passages`) in which it began.
     """
 
@@ -119,7 +118,7 @@ class Operation:
 
     @classmethod
     def of_router(cls, context: RouterContext, request: Request) -> "Operation":
-        """One of the router's own, without a client: it may write, but opens no cursor."""
+        """Create an operation of the router itself, without a client. It may write, but opens no cursor."""
         operation = cls.__new__(cls)
         operation.context, operation.request, operation.origin = context, request, request
         operation.targeted, operation.retries = (), 0
@@ -132,13 +131,13 @@ class Operation:
         return operation
 
     def part(self, request: Request) -> "Operation":
-        """An operation that is a part of this one, in the same transaction."""
+        """Create an operation that is a part of this one, in the same transaction."""
         part = Operation(self.context, self.client, request)
         part.origin, part.sender, part.transaction = self.origin, self.sender, self.transaction
         return part
 
     def note_part(self, part: "Operation") -> None:
-        """Take over from a part where it was sent, once it has ended."""
+        """Copy routing and targets from a part that has ended, for the log."""
         self.targeted, self.table = part.targeted, part.table
         self.retries += part.retries
         self.awaited_routing = self.awaited_routing or part.awaited_routing
@@ -149,20 +148,20 @@ class Operation:
         self.sender = TransactionSender(self.context.sender, transaction)
 
     def begin_again(self, stale: CommandError) -> None:
-        """Count that the operation begins again, because a shard has refused the routing versions.
+        """Count a restart after a shard has refused the routing versions.
 
         Args:
             stale: the shard's error.
 
         Raises:
-            CommandError: the error itself, as the operation is part of a transaction in which it cannot begin again.
+            CommandError: the same error, if the operation is part of a transaction and cannot restart in it.
         """
         self.retries += 1
         if self.transaction is not None and not self.transaction.restart():
             raise stale
 
     def routing_of(self, namespace: str) -> CollectionRouting | None:
-        """The routing of its collection: by which it was sent, if it was, otherwise what is known; None for nothing."""
+        """Return the cached routing of its collection, or the one that it was already sent by; None for neither."""
         if self.begun_routing is not None:
             routing, self.begun_routing = self.begun_routing, None
             return routing
@@ -170,7 +169,7 @@ class Operation:
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` of the collection that the command's first field names.
+        """The full name of the collection in the command's first field.
 
         Raises:
             CommandError: InvalidNamespace.
@@ -207,13 +206,13 @@ class Operation:
 
     @property
     def user(self) -> bytes:
-        """The digest of that user, empty if there is none."""
+        """The digest of the acting user, empty if there is none."""
         user = self.acting_user
         return b"" if user is None else user.digest
 
     @property
     def user_name(self) -> str:
-        """The full name of that user, empty if there is none."""
+        """The full name of the acting user, empty if there is none."""
         user = self.acting_user
         return "" if user is None else user.full_name
 
@@ -223,28 +222,28 @@ class Operation:
         return TXN_NUMBER in self.request.fields and AUTOCOMMIT not in self.request.fields
 
     def argument(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """The decoded value of one argument of the command."""
+        """Return the decoded value of one argument of the command."""
         return self.request.get(name, default)
 
     def gossip(self) -> dict[str, Any]:
-        """The last fields of replies made by the router itself."""
+        """Return the last fields of the router's own replies."""
         return reply_builder.gossip(self.context.clock, self.operation_time)
 
     def framed(self, document: dict[str, Any]) -> bytes:
-        """The frame of a reply made by the router itself, failed or not; adds the gossiped times to the document."""
+        """Build the frame of a reply of the router itself, failed or not; add the gossiped times to the document."""
         document.setdefault("ok", 1.0)
         document.update(self.gossip())
         return signed(reply(self.response_to, bson.encode(document)), self.context.signer)
 
     def raw_reply(self, *elements: bytes) -> bytes:
-        """The frame of a successful reply, given the raw elements before ``ok``, or pieces of them."""
+        """Build the frame of a successful reply from the raw elements before ``ok``, or pieces of them."""
         return reply_builder.raw_reply(
             self.request.message.request_id, elements, self.context.clock, self.operation_time
         )
 
 
 def _parsed(element: bytes) -> ReadPreference:
-    """The read preference in the raw element of a request.
+    """Parse the read preference in the raw element of a request.
 
     Raises:
         CommandError: it is malformed.

@@ -1,4 +1,4 @@
-"""Doing an operation again when it was routed by knowledge that proved out of date."""
+"""Retries of operations whose routing was stale."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -18,11 +18,11 @@ from shardwright.wire.transport.request_loop import may_run_in_reactor
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 10
-"""As mongos's ``kMaxNumStaleVersionRetries``."""
+"""Maximum number of attempts, mongos's ``kMaxNumStaleVersionRetries``."""
 
 
 class BucketsShardedError(CommandError):
-    """A shard says that a collection's buckets are sharded, so that its command has to be about these."""
+    """A shard's refusal because the collection's buckets are sharded, so that the command must name the buckets."""
 
     def __init__(self, stale: CommandError) -> None:
         super().__init__(stale.code, stale.message, labels=stale.labels, extra=stale.extra)
@@ -36,18 +36,18 @@ async def with_routing(
     *,
     create_database: bool = False,
 ) -> T:
-    """The result of ``attempt``, done with the routing of a collection, again with a fresh one while shards refuse it.
+    """Run `attempt` with cached routing; refresh and retry on stale-routing errors.
 
     Args:
         operation: the client's operation.
         namespace: the collection.
-        attempt: does it; raises `StaleRoutingError` when a shard refused the versions.
-        create_database: make the database if it does not exist.
+        attempt: raises `StaleRoutingError` when a shard refused the versions.
+        create_database: whether to create a missing database.
 
     Raises:
         BucketsShardedError: it is a sharded time-series collection.
-        CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error itself,
-            once `ATTEMPTS_MAX` attempts met one, or in a transaction that cannot begin again.
+        CommandError: NamespaceNotFound, the database does not exist; an error of ``attempt``; the stale-routing error
+            itself, after `ATTEMPTS_MAX` attempts or in a transaction that cannot restart.
     """
     routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
@@ -71,11 +71,7 @@ async def with_routing(
 
 
 async def on_buckets_if_sharded(operation: Operation, run: Callable[[Operation], Awaitable[T]]) -> T:
-    """The result of running a command, or, for a sharded time-series collection, the same command on its buckets.
-
-    Raises:
-        CommandError: what ``run`` raises.
-    """
+    """Run a command, or the same command on the buckets of a sharded time-series collection."""
     routing_cache, namespace = operation.context.routing, operation.namespace
     if namespace not in routing_cache.time_series:
         try:
@@ -104,10 +100,10 @@ async def with_database(
     *,
     create: bool = False,
 ) -> T:
-    """As `with_routing`, for what is done on the primary shard of a database.
+    """Do the same as `with_routing` for an attempt on the primary shard of a database.
 
     Raises:
-        CommandError: NamespaceNotFound, the database does not exist; what ``attempt`` raises; the stale error.
+        CommandError: NamespaceNotFound, the database does not exist; an error of ``attempt``; the stale-routing error.
     """
     routing_cache = operation.context.routing
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
@@ -125,18 +121,18 @@ async def with_database(
 
 
 def _stale(refusal: StaleRoutingError | UnknownShardError) -> StaleRoutingError:
-    """A refusal as a shard's, also if the shard has been removed, which then cannot refuse."""
+    """Convert a refusal to a shard's. A removed shard cannot refuse, so its absence counts as a refusal."""
     return refusal if isinstance(refusal, StaleRoutingError) else StaleRoutingError(refusal)
 
 
 def _invalidate(routing_cache: RoutingCache, stale: StaleRoutingError, routing: CollectionRouting) -> None:
-    """Have read again what a shard said is out of date: the operation's own collection, or another that it involves."""
+    """Invalidate the stale routing that a shard named: the operation's own collection, or an involved one."""
     if _names(stale, routing) or not _invalidate_involved(routing_cache, stale):
         _invalidate_one(routing_cache, stale, routing)
 
 
 def _invalidate_involved(routing_cache: RoutingCache, stale: StaleRoutingError) -> bool:
-    """Evict the involved collections that a shard named; returns whether it named one."""
+    """Evict the involved collections that a shard named; return whether it named any."""
     named = [routing for routing in stale.involved if _names(stale, routing)]
     for routing in named:
         _invalidate_one(routing_cache, stale, routing)

@@ -1,4 +1,4 @@
-"""Pipelines over documents that the router itself has: its sessions, or the distribution of data that it computes."""
+"""Pipelines over documents of the router itself: its sessions, or the data distribution that it computes."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,11 +23,11 @@ from shardwright.wire.transport.cursor import DecodedCursor
 async def aggregate_own_documents(
     operation: Operation, documents: list[dict[str, Any]], pipeline: Pipeline, shard: str
 ) -> Reply:
-    """Let a shard run the stages that follow the source of a pipeline, on documents from this router.
+    """Run the stages after the source of a pipeline on a shard, with documents of this router as input.
 
     Args:
         operation: the aggregation.
-        documents: what the source, which is the first stage, returns.
+        documents: the results of the source, which is the first stage.
         pipeline: the stages.
         shard: any shard.
 
@@ -46,7 +46,7 @@ _NOTHING: Final = bson.encode({"$match": {"$expr": False}})
 
 
 async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, shard: str) -> Reply:
-    """Have a shard run the stages that come after on the sessions.
+    """Run the later stages on a shard, with the sessions as input.
 
     Raises:
         CommandError: the stage has wrong arguments; or the shard failed.
@@ -58,17 +58,13 @@ async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, sha
 
 
 async def _check(operation: Operation, stage: bytes, shard: str) -> None:
-    """Have the shard's mongod parse the stage.
-
-    Raises:
-        CommandError: it refuses the stage.
-    """
+    """Validate the stage on the shard's mongod."""
     frame = forwarded(operation, b"", with_stages(operation.request.body, (stage, _NOTHING)))
     (await send_to_one(operation, shard, frame, may_repeat=True)).raise_for_error()
 
 
 def _listed(cache: SessionCache, specification: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The documents of the sessions, of certain users if the stage names some."""
+    """Return the documents of the sessions, limited to the users in the stage if it names any."""
     users = {digest_of_user(each["user"], each["db"]) for each in specification.get("users", ())}
     return [
         {
@@ -93,21 +89,18 @@ _ORPHANS: Final = {
 }
 
 _Collections = Mapping[str, Any]
-"""The UUIDs of the sharded collections by name; a shard may also have orphans of former ones with these names."""
+"""The UUIDs of the sharded collections by name. A shard may also have orphans of dropped ones with the same names."""
 
 _Distribution = dict[str, list[dict[str, Any]]]
 
 
 async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> Reply:
-    """Have a shard run the stages that come after on the distribution.
+    """Run the later stages on a shard, with the distribution as input.
 
     Args:
         operation: the aggregation.
-        pipeline: its stages, checked by `check_distribution`; this one is the first.
+        pipeline: its stages, checked by `check_distribution`; the first is ``$shardedDataDistribution``.
         shards: all shards.
-
-    Raises:
-        CommandError: a shard failed.
     """
     entries = await operation.context.catalog.find("collections", {})
     collections = {found["_id"]: found["uuid"] for found in map(decode_document, entries)}
@@ -133,7 +126,7 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
 
 
 def check_distribution(pipeline: Pipeline, db: str) -> None:
-    """Refuse a stage that is wrong, wherever it is; a mongod would say that it is for routers.
+    """Refuse an invalid ``$shardedDataDistribution`` at any position; a mongod's error would say it is for routers.
 
     Raises:
         CommandError: 6789100, 6789102.
@@ -150,11 +143,7 @@ def check_distribution(pipeline: Pipeline, db: str) -> None:
 
 
 async def _add_shard(operation: Operation, shard: str, collections: _Collections, distribution: _Distribution) -> None:
-    """Add what a shard has of these collections.
-
-    Raises:
-        CommandError: it failed.
-    """
+    """Add a shard's parts of these collections."""
     orphans = {each["_id"]: int(each["count"]) for each in await _read(operation, shard, "config", _ORPHANS)}
     statistics = {
         "aggregate": 1,
@@ -178,7 +167,7 @@ async def _read(operation: Operation, shard: str, db: str, command: Mapping[str,
 
 
 def _shown(shard: str, statistics: Mapping[str, Any], orphans: int) -> dict[str, Any]:
-    """A shard's part of a collection; an empty one has no average size, and one of a time series no numbers at all."""
+    """Return a shard's part of a collection. Empty ones have no average size, time-series ones no numbers at all."""
     count, size = statistics.get("count"), statistics.get("size")
     owned = None if count is None else Int64(count - orphans)
     return {

@@ -1,7 +1,6 @@
-"""Sending one operation to several shards, or a DDL command or a read of the catalog to where it belongs.
+"""Sending one operation to several shards: the primary shard of a database, the owning shards, or all shards.
 
-A database's primary shard, the owning shards, or all shards. The functions for DDL and the catalog send again, with
-refreshed routing, when a shard refuses the router's versions.
+The functions for DDL and catalog reads refresh the routing and retry when a shard refuses the versions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,15 +23,14 @@ _READ_PREFERENCE: Final = b"$readPreference"
 
 
 def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) -> bytes:
-    """The frame of a request to a shard: the client's message with elements added to its body.
+    """Build the frame for a shard: the client's message with elements added to its body.
 
-    It keeps the client's request id, so that the shard's reply can be forwarded as it is, and the client's document
-    sequences.
+    It keeps the client's document sequences and request id, so that the shard's reply can be forwarded unchanged.
 
     Args:
-        operation: whose request it is.
+        operation: the source of the message.
         elements: the elements to add, for example versions.
-        body: in place of the client's own body.
+        body: replaces the client's body.
     """
     message = operation.request.message
     return op_msg(
@@ -53,14 +51,12 @@ async def send_to_one(
     as_router: bool = False,
     sources: tuple[str, ...] = (),
 ) -> ShardReply:
-    """Send one request to one shard and return its reply if it is not about a stale version, or a view.
-
-    See `ShardSender.send` for the arguments.
+    """Send one request to one shard and return its reply. See `ShardSender.send` for the arguments.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
         ShardedViewError: it cannot run a read of a view alone.
-        JoinNeededError: a pipeline reads collections that the shard does not have.
+        JoinNeededError: a pipeline reads collections that are not on the shard.
         CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
@@ -109,12 +105,12 @@ async def send_to_primary_shard(
     Args:
         operation: the client's command.
         db: the database.
-        body: in place of the client's own.
-        create_database: make the database if it does not exist.
-        may_repeat: doing it twice is as doing it once.
+        body: replaces the client's body.
+        create_database: whether to create a missing database.
+        may_repeat: whether the command is idempotent.
 
     Raises:
-        CommandError: NamespaceNotFound, there is no such database; what the shard answered.
+        CommandError: NamespaceNotFound, there is no such database; or the shard's error.
     """
 
     privilege = b"" if body is None else raw_elements(operation.request, (b"mayBypassWriteBlocking",))
@@ -139,15 +135,15 @@ async def send_to_owning_shards(
 ) -> tuple[CollectionRouting, Sequence[ShardReply]]:
     """Run a command on all shards that own a part of a collection (its primary shard if unsharded), with its versions.
 
-    The replies, errors other than those about versions among them, are in the order of the shards' names.
+    The replies are in the order of the shards' names and may be errors, except for stale-routing errors.
 
     Args:
         operation: the client's command.
         namespace: the collection.
-        body: in place of the client's own.
-        create_database: make the database if it does not exist.
-        preference: which member of each shard answers.
-        may_repeat: doing it twice is as doing it once.
+        body: replaces the client's body.
+        create_database: whether to create a missing database.
+        preference: selects the member of each shard.
+        may_repeat: whether the command is idempotent.
 
     Raises:
         CommandError: NamespaceNotFound, there is no such database.
@@ -170,12 +166,9 @@ async def read_all_shards(
 
     Args:
         operation: the client's command.
-        also: others to send it to, after the shards.
-        preference: in place of the client's read preference. The command states it, since a secondary refuses it
-            otherwise.
-
-    Raises:
-        CommandError: the list of shards could not be read.
+        also: further recipients, after the shards.
+        preference: replaces the client's read preference. The command states it, because a secondary would otherwise
+            refuse the command.
     """
     shards = (*await operation.context.shards.all_ids(), *also)
     if preference is None:
@@ -188,11 +181,7 @@ async def read_all_shards(
 
 
 async def connection_strings(operation: Operation, replies: Iterable[ShardReply]) -> dict[str, str]:
-    """``set/host:port,…`` of shards by name, among them those that have replied and have not been removed since.
-
-    Raises:
-        CommandError: a shard is new, and the list of shards could not be read.
-    """
+    """Return ``set/host:port,…`` by name of the present shards, which include all that replied and still exist."""
     shards = operation.context.shards
     if any(shards.get_known(reply.shard_id) is None for reply in replies):
         await shards.reload()

@@ -1,9 +1,9 @@
-"""A pipeline over several shards whose results a shard's mongod merges, reading the cursors of the others.
+"""A pipeline over several shards whose results a shard's mongod merges by reading the other shards' cursors.
 
-It is a list of segments. The first runs on the shards that have the documents. Each further one runs on the single
-shard that has the other collections its stages name, and reads the cursors of the segment before it through
-``$mergeCursors``. The client gets the cursor of the last. All cursors are opened without documents before anything is
-read, so that all segments work at the same time and results stream.
+The pipeline is a list of segments. The first runs on the shards that have the documents. Each further one runs on the
+single shard that has the other collections its stages name, and reads the cursors of the previous segment through
+``$mergeCursors``. The client receives the cursor of the last one. All cursors are opened without documents before
+anything is read, so that all segments work at the same time and results stream.
 """
 
 from collections.abc import Mapping
@@ -52,21 +52,21 @@ async def run_segments(
     collation: Mapping[str, Any],
     time: Timestamp | None = None,
 ) -> Reply:
-    """Open the cursors of all segments and answer with the last one.
+    """Open the cursors of all segments and reply with the last one.
 
     Args:
         operation: the aggregation.
         body: its command, from `shared_body`.
         plan: with segments.
         versions: the version elements for each shard that has documents.
-        cursor_namespace: of the client's cursor.
-        source_namespace: of the shards' cursors.
+        cursor_namespace: the namespace of the client's cursor.
+        source_namespace: the namespace of the shards' cursors.
         collation: of the aggregation.
         time: of the snapshot, None outside snapshots.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
+        CommandError: a shard failed.
     """
     size = batch_size(operation.request)
     clock = operation.context.clock.time.cluster_time
@@ -74,7 +74,8 @@ async def run_segments(
     constants = b""
     if b"runtimeConstants" not in operation.request.fields:
         constants = runtime_constants(datetime.now(UTC), unpack_timestamp(clock))
-    # The mongods read in the client's session, if there is one: they end other cursors that were idle for ten minutes.
+    # The mongods read in the client's session, if any, because cursors outside sessions time out after ten idle
+    # minutes.
     session = operation.request.get(SESSION)
     transaction = None if operation.transaction is None else operation.transaction.number
     needs_merge = plan.needs_merge
@@ -132,21 +133,18 @@ def _preference(operation: Operation, segment: Segment) -> ReadPreference:
 
 
 async def _is_genuine(operation: Operation, segment: Segment, preference: ReadPreference) -> bool:
-    """Whether a segment runs on a shard server of MongoDB's own.
+    """Whether a segment runs on a genuine MongoDB shard server.
 
-    Such a server crashes on reading cursors for a client that it does not take for a mongos.
-
-    Raises:
-        CommandError: the shard cannot be reached.
+    Such a server crashes when it reads cursors for a client that does not present itself as a mongos.
     """
     extension = INVOLVED_NAMESPACES.decode()
     return not await operation.context.shards.understands(segment.shard, extension, preference)
 
 
 async def _open_segment(operation: Operation, segment: Segment, body: bytes, sources: tuple[str, ...]) -> ShardReply:
-    """Open the cursor of a segment; mongod then reads, and in the end closes, the cursors of the one before.
+    """Open the cursor of a segment, whose mongod reads and finally closes the previous segment's cursors.
 
-    A mongod waits for a frozen host as long as that is frozen, so it is the router that gives up.
+    A mongod waits indefinitely for a frozen host, so the router enforces the time limit.
 
     Raises:
         StaleRoutingError: the shard refused the versions of the other collections.

@@ -1,4 +1,4 @@
-"""Keys at which a range of a collection could be split, determined by the shard that owns it."""
+"""Determination of split keys for a range of a collection, by the shard that owns the range."""
 
 from typing import Any
 
@@ -21,17 +21,17 @@ async def split_vector(
     high: bytes,
     **how: Any,  # noqa: ANN401 - options of the command
 ) -> list[bytes]:
-    """What the shard's ``splitVector`` finds between two bounds: shard keys in order.
+    """Return the keys that the shard's ``splitVector`` finds between two bounds, in order.
 
     Args:
         operation: the client's operation.
         table: the routing table that the shard was chosen by.
-        shard_id: it owns the range.
+        shard_id: the owner of the range.
         low, high: bounds of the range, shard key documents.
         how: ``force: True`` for one key in the middle, or ``maxChunkSizeBytes`` for keys half that size apart.
 
     Raises:
-        CommandError: StaleConfig; what the shard answers.
+        CommandError: StaleConfig; or the shard's error.
     """
     question = bson.encode(
         {
@@ -46,7 +46,7 @@ async def split_vector(
     frame = op_msg(append(question, table.shard_version_element(shard_id)), request_id=next_request_id())
     try:
         reply = await send_to_one(operation, shard_id, frame, may_repeat=True)
-    except StaleRoutingError as stale:  # the chunk has just changed
+    except StaleRoutingError as stale:  # the chunk has just changed, so the choice of the range is outdated, too
         raise stale.error from stale
     reply.raise_for_error()
     keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])

@@ -1,13 +1,12 @@
-"""Updates that change a shard key so that the document belongs to another shard (WouldChangeOwningShard).
+"""Updates that change a shard key so that the document belongs to another shard (``WouldChangeOwningShard``).
 
-In a transaction, the shard that has the document executes the update and returns the result, which the router then
-inserts where it belongs (see `sharding.owner_changes`). A retryable write does the same in a transaction of the
-router. Its session is derived from the write's session, so that the shard recognizes the write when it is sent
-again.
+In a transaction, the document's shard executes the update and returns the result. The router then inserts it on the new
+owner (see `sharding.owner_changes`). A retryable write does the same in an internal transaction of the router, whose
+session is derived from the write's session. The shard thereby recognizes the write when it is sent again.
 
-Genuine shards do not execute such an update themselves: they answer WouldChangeOwningShard, and the transaction
-continues. For them the router deletes and inserts the document, as MongoDB's own routers do, which cannot be
-recognized as the update. There the transaction has the session and the number of the write: a retry is refused with
+Genuine shards do not execute such an update. They reply ``WouldChangeOwningShard``, and the transaction continues. For
+them the router deletes and inserts the document, as mongos does. These statements cannot be recognized as the update.
+The transaction therefore has the session and the number of the write, and a retry is refused with
 IncompleteTransactionHistory.
 """
 
@@ -54,10 +53,10 @@ _SECOND_ID: Final = (
 
 
 class OwnerRefusedError(Exception):
-    """A shard has not executed a statement of a transaction, because its document would belong to another shard.
+    """A shard's refusal of a statement in a transaction because the document would belong to another shard.
 
     Attributes:
-        change: what it would have done.
+        change: the change that the statement would have made.
     """
 
     def __init__(self, change: OwnerChange) -> None:
@@ -66,7 +65,7 @@ class OwnerRefusedError(Exception):
 
 
 def raise_if_refused(reply: ShardReply) -> None:
-    """Raise `OwnerRefusedError` for the reply to the only statement of a command in a transaction."""
+    """Raise `OwnerRefusedError` if the only statement of a command in a transaction was refused so."""
     if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:
         change = OwnerChange.read(reply.body, reply.fields)
         if change is not None:
@@ -74,10 +73,10 @@ def raise_if_refused(reply: ShardReply) -> None:
 
 
 async def replace_document(operation: Operation, change: OwnerChange) -> bool:
-    """Delete a document and insert it where it belongs; returns False if it is no longer there.
+    """Delete a document and insert its new version on the new owner; return False if it no longer exists.
 
     Raises:
-        CommandError: one of them has failed.
+        CommandError: a statement failed.
     """
     if not change.is_upsert and not await _delete(operation, change.before):
         return False
@@ -86,7 +85,7 @@ async def replace_document(operation: Operation, change: OwnerChange) -> bool:
 
 
 async def insert_document(operation: Operation, document: bytes) -> None:
-    """Insert a raw document on the shard that owns its key; the statement has no history.
+    """Insert a raw document on the shard that owns its key. The statement is not recorded for retries.
 
     Raises:
         CommandError: it cannot be inserted.
@@ -101,7 +100,7 @@ async def insert_document(operation: Operation, document: bytes) -> None:
 
 
 async def _delete(operation: Operation, document: bytes) -> bool:
-    """Delete a document by its key and its ``_id``, which simple collation tells from all others."""
+    """Delete a document by its key and ``_id``, with the simple collation so that no other document matches."""
 
     def command(routing: CollectionRouting) -> dict[str, Any]:
         query = document if routing.table is None else routing.table.key_pattern.query_of_document(document)
@@ -117,7 +116,7 @@ async def _delete(operation: Operation, document: bytes) -> bool:
 async def _send(
     operation: Operation, document: bytes, command: Callable[[CollectionRouting], dict[str, Any]]
 ) -> ShardReply:
-    """Send a statement of the same transaction to the shard that owns the key of a document."""
+    """Send a statement of the transaction to the shard that owns the key of a document."""
 
     def part_with(routing: CollectionRouting) -> Operation:
         body = encode_document({**command(routing), "stmtIds": [_NO_HISTORY], "$db": operation.request.db})
@@ -149,7 +148,7 @@ CHANGED_OWNER_FIELDS: Final = frozenset({CHANGED_OWNER})
 
 @may_run_in_reactor
 async def may_change_owner(operation: Operation, routing: CollectionRouting) -> bool:
-    """Whether an update may ask the shards that own a collection to hand over documents that no longer belong to them.
+    """Whether an update may make the shards hand over documents that no longer belong to them.
 
     Raises:
         CommandError: ShardNotFound; FailedToSatisfyReadPreference.
@@ -159,7 +158,7 @@ async def may_change_owner(operation: Operation, routing: CollectionRouting) -> 
 
 @may_run_in_reactor
 async def hand_over(operation: Operation, routing: CollectionRouting) -> bool:
-    """Whether all shards that own a sharded collection hand over documents; genuine ones do not.
+    """Whether all owners of a sharded collection can hand over documents. Genuine shards cannot.
 
     Raises:
         CommandError: ShardNotFound; FailedToSatisfyReadPreference.
@@ -174,7 +173,7 @@ async def hand_over(operation: Operation, routing: CollectionRouting) -> bool:
 
 
 async def insert_with_new_owner(operation: Operation, reply: ShardReply) -> None:
-    """Insert the document that a shard has handed over, if it has, on the shard that owns its new key.
+    """Insert the document that a shard has handed over, if any, on the shard that owns its new key.
 
     Raises:
         CommandError: it cannot be inserted.
@@ -185,10 +184,10 @@ async def insert_with_new_owner(operation: Operation, reply: ShardReply) -> None
 
 
 async def update_by_replacement(operation: Operation, change: OwnerChange) -> dict[str, Any]:
-    """The reply to an ``update`` of one document that the router makes by a delete and an insert.
+    """Execute an ``update`` of one document by a delete and an insert; return the reply.
 
     Raises:
-        CommandError: the whole command has failed.
+        CommandError: the whole command failed.
     """
     try:
         count = int(await replace_document(operation, change))
@@ -203,12 +202,12 @@ async def update_by_replacement(operation: Operation, change: OwnerChange) -> di
 
 
 async def modify_by_replacement(operation: Operation, change: OwnerChange) -> dict[str, Any]:
-    """The reply to a ``findAndModify`` that the router makes by a delete and an insert.
+    """Execute a ``findAndModify`` by a delete and an insert; return the reply.
 
-    As in MongoDB, it has whole documents, whatever ``fields`` says.
+    As in MongoDB, the reply has whole documents, regardless of ``fields``.
 
     Raises:
-        CommandError: it has failed.
+        CommandError: it failed.
     """
     is_done = await replace_document(operation, change)
     outcome: dict[str, Any] = {"n": int(is_done), "updatedExisting": is_done and not change.is_upsert}
@@ -223,7 +222,7 @@ async def modify_by_replacement(operation: Operation, change: OwnerChange) -> di
 
 
 def failed_update(error: CommandError) -> dict[str, Any] | None:
-    """The reply to an ``update`` whose document could not be inserted; None if the error concerns the whole command.
+    """Return the reply to an ``update`` whose document could not be inserted; None for an error of the whole command.
 
     Args:
         error: from `insert_with_new_owner`.
@@ -241,18 +240,19 @@ _NOT_IN_TRANSACTION: Final = STATEMENT_ID_FIELDS | {WRITE_CONCERN}
 
 
 class OwnerWouldChangeError(Exception):
-    """A retryable write has to be executed in a transaction, because a document would belong to another shard."""
+    """A retryable write must restart in a transaction, because a document would belong to another shard."""
 
 
 def refuse_or_move(operation: Operation, refusal: CommandError) -> None:
-    """Decide what follows from WouldChangeOwningShard: only a retryable write can begin again, in a transaction.
+    """Raise the error that follows from ``WouldChangeOwningShard``. Only a retryable write can restart in a
+    transaction.
 
     Args:
         operation: the client's.
-        refusal: its error if it cannot.
+        refusal: the error for other operations.
 
     Raises:
-        OwnerWouldChangeError: it can.
+        OwnerWouldChangeError: it can restart.
         CommandError: it cannot.
     """
     if operation.is_retryable_write and operation.transaction is None and refusal.code != ErrorCode.InvalidOptions:
@@ -261,11 +261,11 @@ def refuse_or_move(operation: Operation, refusal: CommandError) -> None:
 
 
 async def execute_in_transaction(operation: Operation, execute: Callable[[Operation], Awaitable[Reply]]) -> Reply:
-    """Execute a retryable write of one statement in a transaction of the router.
+    """Execute a retryable write of one statement in an internal transaction.
 
     Args:
         operation: the write.
-        execute: executes the part of it that is given, in its transaction.
+        execute: executes the statement in the transaction that it is given.
 
     Raises:
         CommandError: it failed.
@@ -306,7 +306,7 @@ async def execute_in_transaction(operation: Operation, execute: Callable[[Operat
 
 
 class _FailedStatementError(Exception):
-    """A statement has failed, and with it the transaction, but not the client's command."""
+    """A statement failed, and the transaction with it, but not the client's command."""
 
     def __init__(self, reply: dict[str, Any]) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ class _FailedStatementError(Exception):
 
 
 def _as_part(request: Request, *, has_history: bool) -> Request:
-    """The client's command as a statement of a transaction, which keeps its statement id if that is remembered."""
+    """Convert the client's command to a statement of a transaction; keep its statement id if shards record it."""
     body = without(request.body, _NOT_IN_TRANSACTION)
     if has_history:
         ids = request.get(b"stmtIds")
@@ -325,7 +325,7 @@ def _as_part(request: Request, *, has_history: bool) -> Request:
 
 
 def _decoded(reply: Reply) -> dict[str, Any]:
-    """A reply without the times, which were those before the commit.
+    """Decode a reply, without its times, which precede the commit.
 
     Raises:
         CommandError: it is an error.

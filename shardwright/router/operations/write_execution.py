@@ -1,4 +1,4 @@
-"""Executing a batch: routing it, sending it, and resending what shards refused because of stale routing."""
+"""Execution of write batches: routing, sending, and resending of statements that shards refused as stale."""
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -51,11 +51,11 @@ HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
 async def execute(operation: Operation, kind: WriteKind) -> Reply:
     """Run an insert, update or delete command and return the reply.
 
-    If all statements go to one shard, the client's message and the shard's reply are forwarded as they are.
+    If all statements target one shard, the client's message and the shard's reply are forwarded unchanged.
 
     Raises:
-        CommandError: the command is malformed; the database cannot be created; every shard of the first round, or,
-            if it can be retried, any shard, failed as a whole. Other failures are reported for each statement.
+        CommandError: the command is malformed; the database cannot be created; every shard of the first round failed
+            as a whole; or, if the command can be retried, any shard. Other failures are reported for each statement.
     """
     try:
         check_update_stages(operation.request)
@@ -153,7 +153,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _round(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
-        """Send what can be sent now and record the replies; returns the routing to continue with."""
+        """Send the statements of one round and record the replies; return the routing to continue with."""
         destinations = self._targets(routing)
         was_broadcast = run.has_broadcasts
         try:
@@ -180,8 +180,8 @@ class _Execution:
                 await insert_with_new_owner(self._operation, reply)
             self._record(run, parts[reply.shard_id], reply)
         if self._operation.transaction is None and any(part.is_broadcast for part in parts.values()):
-            # A shard added in the meantime may have received documents that had not been changed yet where they came
-            # from.
+            # A shard added since then may have received unchanged documents from a shard that had not executed the
+            # statement yet.
             try:
                 all_shards = await self._shards.ids_as_told()
             except CommandError as error:
@@ -192,7 +192,7 @@ class _Execution:
         return routing
 
     def _remember_broadcasts(self) -> None:
-        """Number statements that go to all shards, so that none is executed twice beside a move."""
+        """Number broadcast statements, so that a concurrent migration does not make a shard execute one twice."""
         batch = self._batch
         if not batch.own_session and self._operation.transaction is None and batch.may_be_remembered:
             batch.own_session = self._borrowed.enter_context(self._operation.context.write_sessions.borrowed())
@@ -200,7 +200,7 @@ class _Execution:
             self._client_session = b"" if lsid is None else client_session_element(own_session(lsid))
 
     def _elements_for(self, part: ShardBatch, routing: CollectionRouting) -> bytes:
-        """The version elements for a shard's statements, or the elements of broadcasts in their place."""
+        """Return the version elements for a shard's statements; broadcasts have other elements instead."""
         if part.is_broadcast and self._operation.transaction is None:
             elements = broadcast_elements(self._shards.topology_time, self._clock.time.config_time)
             is_told = self._client_session and self._shards.is_understood(part.shard, _CLIENT_SESSION, PRIMARY)
@@ -212,7 +212,7 @@ class _Execution:
         return versions + MAY_CHANGE_OWNER_ELEMENT if self._may_change_owner else versions
 
     async def _with_new_owner(self, reply: ShardReply) -> Reply:
-        """The client's reply to its only statement, whose document now belongs to another shard."""
+        """Return the reply to the client's only statement, whose document now belongs to another shard."""
         try:
             await insert_with_new_owner(self._operation, reply)
         except CommandError as error:
@@ -224,17 +224,18 @@ class _Execution:
 
     @may_run_in_reactor
     async def _all_shards(self, routing: CollectionRouting) -> Collection[str]:
-        """The shards that a statement for all shards goes to.
+        """Return the shards for a broadcast.
 
-        In a transaction these are the owners, with versions: a document that moves meanwhile makes it fail.
+        In a transaction these are the owners, with versions: a concurrent migration makes the broadcast fail.
         """
         return await self._shards.ids_as_told() if self._operation.transaction is None else routing.shards
 
     @may_run_in_reactor
     async def _send(self, messages: Mapping[str, bytes]) -> list[ShardReply]:
-        """The replies to the messages of a round.
+        """Send the messages of a round; return the replies.
 
-        A single message, typical of ordered batches, needs no task: it costs as much as a write of one document.
+        A single message, typical of ordered batches, is sent without a task, which would cost as much as a write of one
+        document.
         """
         may_repeat = self._batch.is_retryable
         if len(messages) != 1:
@@ -248,7 +249,7 @@ class _Execution:
 
     @may_run_in_reactor
     async def _repeat_if_placement_changed(self, run: WriteRun, routing: CollectionRouting) -> CollectionRouting:
-        """Resend broadcasts if documents may have moved since; returns the current routing."""
+        """Resend broadcasts if documents may have moved since; return the current routing."""
         fresh = await self._routing.latest_if_readable(routing)
         if fresh.table is not self._placement:
             run.repeat_broadcasts()
@@ -263,9 +264,9 @@ class _Execution:
 
         Raises:
             CommandError: the shard cannot be reached or its primary stepped down, and the client will retry the
-                batch. Drivers look for that at the top of a reply only, where a mongod that steps down reports it as
-                the error of one statement; statements that were executed are not executed twice.
-            OwnerRefusedError: the shard leaves it to the router to move the document of the only statement.
+                batch. Drivers check only the top level of a reply, where a mongod that steps down reports the error for
+                one statement. Statements that were executed are not executed twice.
+            OwnerRefusedError: the router must move the document of the only statement.
         """
         self._operation_time = max(self._operation_time, reply.operation_time)
         if reply.error is not None:
@@ -294,7 +295,7 @@ class _Execution:
             raise error
 
     def _raise_if_owner_changes(self, reply: ShardReply) -> None:
-        """Leave it to the router to move the document of the only statement, if a genuine shard asks for that."""
+        """Raise the error that makes the router move the only statement's document, if a genuine shard requires it."""
         assert reply.error is not None
         if reply.error.code != ErrorCode.WouldChangeOwningShard or self._batch.statement_count > 1:
             return
@@ -303,7 +304,7 @@ class _Execution:
         raise_if_refused(reply)
 
     def _raise_in_transaction(self, error: CommandError) -> None:
-        """Raise what fails a whole transaction, and what would have to be repeated where that is no longer possible."""
+        """Raise an error that aborts the whole transaction; keep a stale-routing error for a possible restart."""
         if self._operation.transaction is None:
             return
         if error.code == ErrorCode.WouldChangeOwningShard:
@@ -313,7 +314,7 @@ class _Execution:
         self._refusal = error
 
     def _only_shard(self, routing: CollectionRouting) -> str | None:
-        """The shard that the client's message can be forwarded to as it is, if there is one."""
+        """Return the shard that the client's message can be forwarded to unchanged, if any."""
         if not self._batch.fits_with_versions:
             return None
         if routing.table is None:
@@ -326,9 +327,9 @@ class _Execution:
 
     @may_run_in_reactor
     async def _route(self) -> CollectionRouting:
-        """The routing of the collection, refreshed once if statements cannot be targeted with the cached one.
+        """Return the routing of the collection, refreshed once if statements cannot be targeted by the cached one.
 
-        Such a statement may be valid for the current collection: it may have been dropped and sharded by another key
+        Such a statement may be valid for the current collection, which may have been dropped and sharded by another key
         since the last refresh.
         """
         routing = await self._read_routing()
@@ -365,10 +366,10 @@ class _Execution:
         return self._destinations
 
     def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
-        """Have the routing read again that shards have refused.
+        """Invalidate routing that shards have refused.
 
         Raises:
-            CommandError: the refusal, in a transaction that cannot begin again.
+            CommandError: the refusal, in a transaction that cannot restart.
         """
         if ErrorCode.StaleDbVersion in refusals:
             self._routing.invalidate_database(routing.database)
@@ -392,7 +393,7 @@ def _can_pass(reply: ShardReply) -> bool:
 
 
 def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:
-    """Fail the command as a single server would, if every shard refused it as a whole, as for a wrong argument.
+    """Fail the command as a single server would, if every shard refused it as a whole, for example for an argument.
 
     Raises:
         CommandError: the first refusal.
