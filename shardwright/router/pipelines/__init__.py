@@ -1,10 +1,10 @@
-"""Dividing aggregation pipelines between shards and a merger. Without I/O.
+"""Division of aggregation pipelines between shards and a merger. No I/O.
 
-Owns which stages run where, the shards' and the merger's part of a pipeline, and how the results of the shards are
-merged. A pipeline takes this way: `sharding.pipelines.pushdown` moves conditions and sorts to the front, `targeting`
-selects the shards, `split` divides it, with `split_stages` for the stages that are divided themselves, `needed_fields`
-drops what the merger does not read, and `commands` makes the requests. `router_merge` recognises what the router merges
-without a mongod.
+Owns the location of stages, the shards' and the merger's part of a pipeline, and the rules for merging results.
+`sharding.pipelines.pushdown` first moves conditions and sorts to the front, and `targeting` selects the shards. `split`
+then divides the pipeline, with `split_stages` for stages that are themselves divided. `needed_fields` drops fields that
+the merger does not read, and `commands` builds the requests. `router_merge` recognizes results that the router can
+merge without a mongod.
 
 May import `placement` and `reads`.
 """

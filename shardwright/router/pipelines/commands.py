@@ -1,13 +1,13 @@
-"""The commands of a split pipeline: the shards' part, the merger's part, and both as ``explain`` shows them.
+"""The commands of a split pipeline: the shards' part, the merger's part, and both in the form of ``explain``.
 
-The mongod that merges reads the cursors on the other shards through ``$mergeCursors``. It must have read all of them
-before it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A mongod that is
-not a shard of MongoDB's own counts its operation as done after the first batch, and ends itself when it then waits
-for another server (``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). So such a pipeline gets a
-``$sort``, which returns nothing before it has read all; a sort by a field that no document has keeps the order.
+The merging mongod reads the cursors on the other shards through ``$mergeCursors``. It must have read all of them before
+it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A mongod that is not a
+genuine shard counts its operation as done after the first batch, and crashes if it then waits for another server
+(``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). Such a pipeline therefore gets a ``$sort``, which
+returns nothing before it has read everything. A sort by a field that no document has keeps the order.
 
-``explain`` names a merger as the router code of MongoDB 6.0 does, which has an aggregation engine
-(``tests/router/test_split_oracle.py`` compares). Here the mongod of a shard does what needs one.
+``explain`` names a merger as mongos 6.0 does, which has an aggregation engine (``tests/router/test_split_oracle.py``
+compares). Here a shard's mongod runs stages that need such an engine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ from shardwright.wire.rawbson import (
 SESSION: Final = b"lsid"
 _TRANSACTION: Final = frozenset({b"txnNumber", b"autocommit", b"startTransaction"})
 API_PARAMETERS: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
-"""The client's, which the parts do without: their internal fields and stages belong to no version of the API."""
+"""The client's parameters, which the parts omit: their internal fields and stages are outside of the Stable API."""
 
 _FOR_WRITES: Final = frozenset({b"writeConcern", b"bypassDocumentValidation"})
 _REPLACED: Final = frozenset({PIPELINE, b"cursor", b"explain"})
@@ -53,26 +53,26 @@ _CONCERNS: Final[Mapping[str, Any]] = {"readConcern": {}, "writeConcern": {"w": 
 """MongoDB's defaults."""
 
 NEEDS_MERGE: Final = encode_elements({"fromMongos": True, "needsMerge": True})
-"""The elements that make a shard return partial states and sort keys."""
+"""Elements that make a shard return partial states and sort keys."""
 
 NO_DOCUMENTS: Final = 0
-"""The ``batchSize`` of a cursor that a mongod will read: it refuses documents of the reply that opened the cursor."""
+"""The ``batchSize`` of a cursor that a mongod will read, which refuses documents in the reply that opens it."""
 
 
 def runtime_constants(now: datetime, cluster_time: Timestamp) -> bytes:
-    """The element that gives ``$$NOW`` and ``$$CLUSTER_TIME`` the same value everywhere."""
+    """Encode the element that gives ``$$NOW`` and ``$$CLUSTER_TIME`` the same value on all servers."""
     constants = {"localNow": now.astimezone(UTC), "clusterTime": cluster_time}
     return encode_elements({"runtimeConstants": constants})
 
 
 def shards_command(body: bytes, stages: Sequence[Stage], constants: bytes, *, needs_merge: bool) -> bytes:
-    """The command for each shard, whose cursor a mongod will read.
+    """Build the command for each shard, whose cursor a mongod will read.
 
     Args:
         body: the client's command.
         stages: the shards' part.
         constants: from `runtime_constants`.
-        needs_merge: the results are partial states, or have their sort keys.
+        needs_merge: whether the results are partial states, or have their sort keys.
     """
     rest = without(body, _REPLACED | _TRANSACTION | API_PARAMETERS | _FOR_WRITES)
     cursor = encode_elements({"cursor": {"batchSize": NO_DOCUMENTS}})
@@ -88,7 +88,7 @@ def merger_command(
     *,
     is_read_by_mongod: bool = False,
 ) -> bytes:
-    """The command for the merging shard.
+    """Build the command for the merging shard.
 
     Args:
         body: the client's command.
@@ -96,7 +96,7 @@ def merger_command(
         stages: the merger's part.
         constants: from `runtime_constants`.
         collation: the aggregation's, because the merging shard's collection does not supply it.
-        is_read_by_mongod: a mongod will read the results.
+        is_read_by_mongod: whether a mongod will read the results.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
     removed = _OF_THE_COLLECTION | API_PARAMETERS | frozenset({PIPELINE})
@@ -104,7 +104,8 @@ def merger_command(
         removed |= {b"$readPreference"}
     else:
         removed |= _FOR_WRITES
-        # With it, a $merge in a nested pipeline, which mongod refuses, would be refused for what a mongos adds to one.
+        # With fromMongos, the error for a $merge in a nested pipeline would be about a field that mongos adds to
+        # $merge.
         if not any(b"$merge\0" in stage.raw for stage in stages):
             fields["fromMongos"] = True
     if is_read_by_mongod:
@@ -116,7 +117,7 @@ def merger_command(
 
 
 def with_concerns(command: bytes) -> bytes:
-    """The command with a read and a write concern, which a genuine shard requires of a mongos."""
+    """Add a read and a write concern, which a genuine shard requires of a mongos."""
     given = index(command)
     return append(
         command, encode_elements({name: value for name, value in _CONCERNS.items() if name.encode() not in given})
@@ -124,7 +125,7 @@ def with_concerns(command: bytes) -> bytes:
 
 
 def _on_a_collection(command: bytes) -> bytes:
-    """The command, on a collection if it is on none: ``$mergeCursors`` requires one, which need not exist."""
+    """Put a collectionless command on a collection; ``$mergeCursors`` requires one, which need not exist."""
     _, (kind, _, _, end) = next(spans(command))
     if kind == STRING:
         return command
@@ -140,8 +141,7 @@ class Remote:
     """An open cursor for a mongod to read.
 
     Attributes:
-        shard_id: the shard that has it.
-        address: ``host:port`` of the member that has it.
+        address: ``host:port`` of the member that has the cursor.
         cursor: the raw document ``cursor`` of the reply that opened it; the documents of its batch come first.
     """
 
@@ -151,7 +151,7 @@ class Remote:
 
     @property
     def raw(self) -> bytes:
-        """Its entry in ``remotes``."""
+        """The entry in ``remotes``."""
         response = element(b"cursor", OBJECT, self.cursor) + encode_elements({"ok": 1.0})
         return from_elements(
             encode_elements({"shardId": self.shard_id, "hostAndPort": self.address})
@@ -170,14 +170,14 @@ def merge_cursors(
     session: Mapping[str, Any] | None = None,
     transaction: int | None = None,
 ) -> bytes:
-    """The raw stage that reads cursors.
+    """Build the raw stage that reads cursors.
 
     Args:
         remotes: the cursors.
         namespace: ``db.collection`` of the aggregation.
         sort: the order in which documents are merged, by their ``$sortKey``; None for any.
-        session: the ``lsid`` with which the cursors were opened; None if they were in no session.
-        transaction: the number of the transaction in which they were opened; None if they were in none.
+        session: the ``lsid`` with which the cursors were opened; None outside a session.
+        transaction: the number of the transaction in which they were opened; None outside a transaction.
     """
     specification = (
         encode_elements({} if session is None else {"lsid": {"id": session["id"], "uid": session.get("uid", _NO_USER)}})
@@ -196,10 +196,10 @@ _READING_ALL: Final = frozenset({"$bucket", "$bucketAuto", "$group", "$sort", "$
 
 
 def reading_before_writing(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages of a merger. One of them reads everything if the last one inserts.
+    """Return the stages of a merger, with a stage that reads everything if the last one inserts.
 
     Args:
-        stages: what follows ``$mergeCursors``.
+        stages: the stages after ``$mergeCursors``.
     """
     if not stages or not _inserts(stages[-1]) or any(stage.name in _READING_ALL for stage in stages):
         return tuple(stages)
@@ -207,7 +207,7 @@ def reading_before_writing(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def with_disk(body: bytes) -> bytes:
-    """A command that may sort more than fits into memory, whatever the client allows for its own stages."""
+    """Allow disk use for the added sort, regardless of the client's setting for its own stages."""
     return append(without(body, (_ALLOW_DISK_USE,)), encode_elements({_ALLOW_DISK_USE.decode(): True}))
 
 
@@ -221,7 +221,7 @@ def _inserts(stage: Stage) -> bool:
 def explained_split(
     shards_part: Sequence[Stage], merger_part: Sequence[Stage], namespace: str, sort: Mapping[str, int] | None
 ) -> dict[str, Any]:
-    """``splitPipeline``; the merger's part begins with the stage that reads the cursors of the shards."""
+    """Return ``splitPipeline``; the merger's part begins with the stage that reads the shards' cursors."""
     merging = {
         **({} if sort is None else {"sort": dict(sort)}),
         "compareWholeSortKey": False,
@@ -245,15 +245,15 @@ _SPILLING: Final = frozenset(
         *("$setWindowFields", "$sort", "$sortByCount"),
     }
 )
-"""Stages that use the disk if they may, so that a mongos leaves them to a shard."""
+"""Stages that may spill to disk, so that mongos leaves them to a shard."""
 
 
 def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
-    """``mergeType``: ``mongos``, ``primaryShard`` or ``anyShard``.
+    """Return ``mergeType``: ``mongos``, ``primaryShard`` or ``anyShard``.
 
     Args:
         merger_part: the stages of `mergePart`.
-        may_spill: whether the client says ``allowDiskUse``.
+        may_spill: whether the client allows disk use.
     """
     names = set(_names(decode_document(stage.raw) for stage in merger_part))
     if names & _FOR_PRIMARY_SHARD:
@@ -262,7 +262,7 @@ def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
 
 
 def _names(stages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The names of stages, including those in the pipelines of a ``$facet``."""
+    """Yield the names of stages, including stages in the pipelines of a ``$facet``."""
     for stage in stages:
         for name, specification in stage.items():
             yield name

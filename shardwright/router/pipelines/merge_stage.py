@@ -1,7 +1,7 @@
-"""``$merge``, and the statements that write its documents where the target is sharded.
+"""``$merge``, and the statements that write its documents if the target is sharded.
 
-The ``$merge`` of a mongod writes to its own collection. So a pipeline into a sharded collection runs without the stage,
-and the router writes the results. The specification has been checked by a mongod before.
+The ``$merge`` of a mongod writes to its own collection. A pipeline into a sharded collection therefore runs without the
+stage, and the router writes the results. A mongod has validated the specification before.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from shardwright.wire.rawbson import (
 
 MISSING_ON_FIELD: Final = 51132
 ARRAY_ON_FIELD: Final = 51185
-"""MongoDB's numbers for documents that cannot be merged."""
+"""MongoDB's error codes for documents that cannot be merged."""
 
 _DOCUMENT: Final = "d"
 _VARIABLES: Final = "v"
@@ -40,10 +40,10 @@ _OPERATORS: Final = {"merge": b"$set", "keepExisting": b"$setOnInsert"}
 
 @dataclass(frozen=True, slots=True)
 class MergeStage:
-    """A ``$merge``.
+    """The arguments of a ``$merge``.
 
     Attributes:
-        target: the collection that is written.
+        target: the collection to write.
         on: the fields that identify a document, dotted.
         let: the raw variables of the pipeline, None if there are none.
         when_matched: ``merge``, ``replace``, ``keepExisting``, ``fail`` or ``pipeline``.
@@ -60,10 +60,10 @@ class MergeStage:
 
     @classmethod
     def of(cls, stage: Stage, db: str, shard_key: Sequence[str]) -> "MergeStage":
-        """Read the stage.
+        """Parse the stage, which must be valid.
 
         Args:
-            stage: the stage; a mongod accepts it.
+            stage: the stage.
             db: the database of the aggregation.
             shard_key: the fields of the target's shard key.
         """
@@ -86,7 +86,7 @@ class MergeStage:
 
     @property
     def last_stage(self) -> bytes | None:
-        """The raw stage that ends the pipeline in place of this one, None if the documents are written as they are.
+        """The raw stage that replaces this one, None if the documents are written unchanged.
 
         It evaluates the variables, which may depend on each document.
         """
@@ -97,17 +97,17 @@ class MergeStage:
         return from_elements(element(b"$replaceWith", OBJECT, root))
 
     def insert(self, result: bytes) -> bytes:
-        """The document to insert for a result, if ``whenMatched`` is ``fail``.
+        """Return the document to insert for a result, if ``whenMatched`` is ``fail``.
 
         Raises:
-            CommandError: 51132 or 51185, it lacks a field that identifies it.
+            CommandError: 51132 or 51185, it lacks an identifying field.
         """
         document = _with_id(result) if "_id" in self.on else result
         self._query(document)
         return document
 
     def update(self, result: bytes) -> bytes:
-        """The raw statement of an ``update`` for a result.
+        """Build the raw statement of an ``update`` for a result.
 
         Raises:
             CommandError: as `insert`.
@@ -143,7 +143,7 @@ class MergeStage:
 
 
 def _value_of(document: bytes, path: str, name: bytes) -> bytes:
-    """An element with the value at a path.
+    """Return an element with the value at a path.
 
     Raises:
         CommandError: 51132, 51185.

@@ -1,4 +1,4 @@
-"""The fields that a merger's part reads: the shards need not return any others."""
+"""The fields that a merger's part reads, because the shards need not return any others."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -27,14 +27,13 @@ _ID: Final = b"_id"
 _ALL_KNOWN: Final = frozenset(
     {"$bucket", "$bucketAuto", "$count", "$facet", "$group", "$replaceRoot", "$replaceWith", "$sortByCount"}
 )
-"""Stages whose results depend on nothing but the fields that they name."""
+"""Stages whose results depend only on the fields that they name."""
 
 
 def projection_of_needed(shards_part: tuple[Stage, ...], merger_part: tuple[Stage, ...]) -> Stage | None:
-    """The ``$project`` for the end of the shards' part.
+    """Build the ``$project`` for the end of the shards' part; None if the merger needs whole documents.
 
-    None if the merger needs whole documents. As in mongos, also if a stage of the shards' part has already reduced
-    them to known fields, or searches text.
+    As in mongos, it is also None if a stage of the shards' part has already limited the fields, or searches text.
     """
     if any(_is_exhaustive(stage) or _searches_text(stage) for stage in shards_part) or is_too_deep(merger_part):
         return None
@@ -49,7 +48,7 @@ def projection_of_needed(shards_part: tuple[Stage, ...], merger_part: tuple[Stag
 
 
 def _needed(stages: tuple[Stage, ...]) -> set[bytes] | None:
-    """The paths that the results of some stages depend on; None if those are whole documents."""
+    """Return the paths that the results of some stages depend on; None if they depend on whole documents."""
     needed: set[bytes] = set()
     for stage in stages:
         reads = _READS.get(stage.name)
@@ -78,7 +77,7 @@ def _nothing(_: Stage) -> Iterator[bytes]:
 
 
 def _expression(stage: Stage) -> Iterator[bytes]:
-    """The whole specification counts as an expression, whose further arguments are constants or names."""
+    """Treat the whole specification as an expression, because its other arguments are constants or names."""
     return expression_paths(stage.raw, stage.span)
 
 
@@ -114,7 +113,7 @@ def _of_field(document: bytes, name: bytes, span: Span) -> Iterator[bytes]:
             yield from _of_field(document, name + b"." + inner, inner_span)
     else:
         if b"." in name:
-            # What is computed is put into each element of an array.
+            # The computed value is set in each element of an array.
             yield first_component(name)
         yield from expression_paths(document, span)
 
@@ -205,7 +204,7 @@ def _of_fill(stage: Stage) -> Iterator[bytes]:
 
 
 def _text(document: bytes, span: Span) -> bytes:
-    """A string, `WHOLE_DOCUMENT` for any other value."""
+    """Return a string argument, `WHOLE_DOCUMENT` for any other value."""
     kind, _, start, end = span
     return document[start + 4 : end - 1] if kind == STRING else WHOLE_DOCUMENT
 

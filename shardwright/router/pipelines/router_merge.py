@@ -1,7 +1,7 @@
 """Parts of a pipeline that the router merges without a mongod.
 
-It concatenates or merges sorted results, then skips and limits; or it adds up what the shards have counted. Drivers
-send a pipeline that counts for ``count_documents``::
+It concatenates or merges sorted results, then skips and limits; or it adds up the counts of the shards. Drivers send a
+pipeline that counts for ``count_documents``::
 
     [stages on single documents]* [$skip]? [$limit]? [$count, or a $group that counts all documents]
 """
@@ -20,22 +20,23 @@ from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
 from shardwright.wire.rawbson import is_string
 
 _WITH_METADATA: Final = (b"$geoNear\0", b"$text\0", b"$near\0", b"$nearSphere\0", b"$sample\0")
-"""What makes shards add metadata to each document for the merger; mongod as the merger removes it."""
+"""Operators that make shards add metadata to each document for the merger. Only a mongod as the merger removes it."""
 
 _PROJECTIONS: Final = frozenset({"$addFields", "$project", "$set", "$unset"})
 _OPERATOR: Final = re.compile(rb"[^\0]\$\w+\0")
-"""The name of a stage or an operator; a string is preceded by its length, which ends with a zero byte."""
+"""The name of a stage or an operator. A string value does not match, because its length precedes it and ends with a
+zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterMerge:
-    """What the router does with the results of the shards.
+    """The merge of the shards' results by the router.
 
     Attributes:
-        stages: for each shard: its part, and the merger's projections, which can as well precede skip and limit.
-        order: how to merge the results, None for any order.
+        stages: for each shard: its part, and the merger's projections, which may as well precede skip and limit.
+        order: the order of the merge, None for any order.
         skip: results to skip.
-        limit: results to return in all, 0 for no bound.
+        limit: total number of results to return, 0 for no bound.
     """
 
     stages: tuple[Stage, ...]
@@ -45,7 +46,7 @@ class RouterMerge:
 
     @classmethod
     def of(cls, split: SplitPipeline) -> "RouterMerge | None":
-        """How the router merges; None if a shard has to."""
+        """Return the router's merge; None if a shard must merge."""
         if split.is_partial or (split.sort is not None and _has_metadata(split)):
             return None
         stages, skip, limit = list(split.shards_part), 0, 0
@@ -68,7 +69,7 @@ def _has_metadata(split: SplitPipeline) -> bool:
 
 
 def _is_plain_projection(stage: Stage) -> bool:
-    """Whether a stage projects fields without computing anything, which could fail for documents that are skipped."""
+    """Whether a stage projects fields without any computation, which could fail for documents that are skipped."""
     return stage.name in _PROJECTIONS and len(_OPERATOR.findall(stage.raw)) == 1
 
 
@@ -77,7 +78,7 @@ _ON_SINGLE_DOCUMENTS = frozenset({Place.MAPS, Place.FILTERS, Place.EACH_SHARD})
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The parts of such a pipeline.
+    """The parts of a counting pipeline.
 
     Attributes:
         shard_stages: raw stages for each shard.
@@ -95,7 +96,7 @@ class Counting:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> "Counting | None":
-        """The parts of a pipeline of this form, None for any other."""
+        """Recognize a counting pipeline; return None for any other."""
         stages = list(pipeline.stages)
         counted = _counted(stages.pop()) if stages and stages[-1].name in ("$count", "$group") else None
         if counted is None:
@@ -112,7 +113,7 @@ class Counting:
         return cls((*head, pipeline.stages[-1].raw), skip, limit, *counted)
 
     def total(self, counts: list[int]) -> dict[str, Any] | None:
-        """The single result, given the shards' counts; None if nothing matched."""
+        """Return the single result, given the shards' counts; None if nothing matched."""
         total = max(sum(counts) - self.skip, 0)
         if self.limit:
             total = min(total, self.limit)
@@ -120,7 +121,7 @@ class Counting:
 
 
 def _counted(stage: Stage) -> tuple[str, Mapping[str, Any]] | None:
-    """The field with the count, and the fields before it, in the result of a stage that counts all documents.
+    """Return the count field, and the fields before it, in the result of a stage that counts all documents.
 
     That is ``{$count: <field>}`` or ``{$group: {_id: <constant>, <field>: {$sum: 1}}}`` with any constant.
     """

@@ -8,7 +8,7 @@ Stages move from the front to the shards until one needs the documents of all sh
     $sample        each shard takes as many; the merger merges them by their random keys
     $geoNear       each shard; the merger merges by distance
 
-The documents of sources that describe a shard get its name.
+Sources that describe a shard get its name added to their documents.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,20 +56,20 @@ _ONE_OR_MORE: Final = frozenset({"$graphLookup", "$lookup", UNPACK_BUCKET})
 """Stages that turn each document into at least one."""
 
 _NOT_DIVIDED: Final = frozenset({"$currentOp", "$planCacheStats"})
-"""Sources whose partial or sorted results a mongod that is not a shard server refuses to return to a merger."""
+"""Sources whose partial or sorted results only a genuine shard returns to a merger."""
 
 _AFTER_A_SORT: Final = frozenset({Place.MAPS, Place.FILTERS})
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPipeline:
-    """A divided pipeline.
+    """A split pipeline.
 
     Attributes:
         shards_part: stages for each shard.
         merger_part: stages for the merger, which reads the merged results of the shards.
         sort: the order in which the results are merged, as ``{<field>: 1 or -1, …}``; None for any.
-        is_partial: the shards return partial states.
+        is_partial: whether the shards return partial states.
     """
 
     shards_part: tuple[Stage, ...]
@@ -79,7 +79,7 @@ class SplitPipeline:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> "SplitPipeline":
-        """Split a pipeline whose stages are in the order in which they are to run (`pushdown`)."""
+        """Split a pipeline whose stages are in their final order (`pushdown`)."""
         kept = pipeline.stages[_first_near(pipeline.stages) :]
         stages = tuple(made for stage in kept for made in fill_stages(stage))
         at = 1 if stages and place_of(pipeline.first) is Place.DESCRIBES_SHARD else 0
@@ -90,7 +90,7 @@ class SplitPipeline:
         return _with_sort_keys(_with_limit(_with_unwind_merged(split or cls(head, rest))))
 
     def returning_needed_fields(self) -> "SplitPipeline":
-        """This pipeline with the shards returning no field that the merger's part does not need."""
+        """Return this pipeline with the shards' part reduced to the fields that the merger's part needs."""
         projection = projection_of_needed(self.shards_part, self.merger_part)
         return self if projection is None else replace(self, shards_part=(*self.shards_part, projection))
 
@@ -101,12 +101,12 @@ class SplitPipeline:
 
     @property
     def order(self) -> SortOrder | None:
-        """How the shards' results compare; None if they come in any order."""
+        """The order of the shards' results; None for any order."""
         return None if self.sort is None else SortOrder(tuple(way < 0 for way in self.sort.values()))
 
 
 def _first_near(stages: tuple[Stage, ...]) -> int:
-    """Where a ``$geoNear`` is that is the first stage in an optimized pipeline; 0 if there is none."""
+    """Return the index of a ``$geoNear`` that would be first in the optimized pipeline; 0 if there is none."""
     for at, stage in enumerate(stages):
         if stage.name == "$geoNear":
             return at
@@ -116,7 +116,7 @@ def _first_near(stages: tuple[Stage, ...]) -> int:
 
 
 def _changes_nothing(stage: Stage) -> bool:
-    """Whether a mongos drops a stage."""
+    """Whether mongos's optimizer drops a stage."""
     kind, _, start, end = stage.span
     if stage.name == "$match":
         return kind == OBJECT and end - start == len(EMPTY_DOCUMENT)
@@ -124,7 +124,7 @@ def _changes_nothing(stage: Stage) -> bool:
 
 
 def stage_of(raw: bytes) -> Stage:
-    """A stage made here, from ``{<name>: <specification>}``."""
+    """Parse a stage built here, from ``{<name>: <specification>}``."""
     name, span = next(iter(spans(raw)))
     return Stage(name.decode(), raw, span)
 
@@ -146,7 +146,7 @@ def _sorted(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> S
         return None
     sort = {name: -1 if descends else 1 for name, descends in zip(names, order.descending, strict=True)}
     if any(kind == OBJECT for _, (kind, *_) in spans(specification)):
-        # By metadata, such as {$meta: "textScore"}, for which a shard accepts no projection behind the sort.
+        # By metadata, such as {$meta: "textScore"}, for which a shard accepts no projection after the sort.
         return SplitPipeline((*head, stage), rest, sort)
     return _ordered(head, stage, rest, sort)
 
@@ -162,10 +162,11 @@ def _near(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> Spl
 
 
 def _may_be_near(head: tuple[Stage, ...], specification: bytes) -> bool:
-    """Whether the shards may have a ``$geoNear`` behind some stages.
+    """Whether the shards may run a ``$geoNear`` after some stages.
 
-    Of measured positions, mongod makes a sort behind what unpacks the buckets. Of metadata, it searches the buckets,
-    whose sort keys unpacking removes; `reads_of_buckets` has moved that one, unless it is to be refused.
+    For positions in measurements, mongod inserts a sort after the stage that unpacks the buckets. For positions in
+    metadata, it searches the buckets, whose sort keys the unpacking removes. `reads_of_buckets` has already moved the
+    latter kind to the front, unless it is to be refused.
     """
     if not head or head[-1].name == UNPACK_BUCKET:
         return True
@@ -220,7 +221,7 @@ def _counted_by(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) 
 
 
 def _bucketed(head: tuple[Stage, ...], stage: Stage, rest: tuple[Stage, ...]) -> SplitPipeline | None:
-    """The shards run ``$bucket`` as it is, so that their mongods check its bounds."""
+    """Split at a ``$bucket``, which the shards run unchanged so that their mongods check its bounds."""
     kind, _, start, end = stage.span
     if kind != OBJECT:
         return None
@@ -240,9 +241,9 @@ def _partial(head: tuple[Stage, ...], stage: Stage, merging: bytes, rest: tuple[
 
 
 Dividing = Callable[[tuple[Stage, ...], Stage, tuple[Stage, ...]], SplitPipeline | None]
-"""Splits at a stage, given the stages before it, which run on each shard, and those behind it.
+"""Splits at a stage, given the stages before it, which run on each shard, and the stages after it.
 
-Returns None if mongod will refuse the stage; the merger then gets it as it is.
+Returns None if mongod will refuse the stage, which then goes to the merger unchanged.
 """
 
 _NOT_MOVED: Final = stage_of(encode_document({INHIBIT_OPTIMIZATION: {}}))
@@ -260,7 +261,7 @@ _DIVIDED: Final[Mapping[str, Dividing]] = {
 
 
 def _with_limit(split: SplitPipeline) -> SplitPipeline:
-    """This pipeline with the merger's ``$limit`` applied by the shards as well."""
+    """Apply the merger's ``$limit`` on the shards as well."""
     if split.is_partial:
         return split
     skip = 0
@@ -278,10 +279,10 @@ def _with_limit(split: SplitPipeline) -> SplitPipeline:
 
 
 def _with_sort_keys(split: SplitPipeline) -> SplitPipeline:
-    """This pipeline with a sort of measurements by nothing but metadata staying one.
+    """Prevent a mongod from moving a sort of measurements that is only by metadata.
 
-    A mongod would sort the buckets, if what is in between can move as well, and lose the sort keys by unpacking them.
-    Directly behind the buckets, `pushdown` has put the sort in front already, for the merger to unpack them.
+    The mongod would sort the buckets, if the stages in between can move as well, and lose the sort keys by unpacking.
+    A sort directly after the buckets is not affected: `pushdown` has moved it to the front, and the merger unpacks.
     """
     names = [stage.name for stage in split.shards_part]
     if split.sort is None or UNPACK_BUCKET not in names:
@@ -294,10 +295,10 @@ def _with_sort_keys(split: SplitPipeline) -> SplitPipeline:
 
 
 def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
-    """This pipeline with each ``$unwind`` that ends the shards' part left to the merger: fewer documents travel.
+    """Move each ``$unwind`` at the end of the shards' part to the merger, so that fewer documents travel.
 
-    Not if it limits their number, and not if the router merges by itself: concatenating is cheaper than having a shard
-    read, unwind and return all documents.
+    It stays if the merger's part starts with a limit, or if the router merges by itself. Concatenation is cheaper than
+    a shard that reads, unwinds and returns all documents.
     """
     at = len(split.shards_part)
     while at and split.shards_part[at - 1].name == "$unwind":
@@ -310,10 +311,10 @@ def _with_unwind_merged(split: SplitPipeline) -> SplitPipeline:
 
 
 def with_shard_name(stages: tuple[Stage, ...], shard: str) -> tuple[Stage, ...]:
-    """The stages for one shard; a source that describes the shard is followed by a stage that adds the shard's name.
+    """Return the stages for one shard; a source that describes the shard is followed by one that adds its name.
 
-    A mongod started as a shard server adds the name itself, at the same place. The ids of operations get the form
-    ``shard:id`` that ``killOp`` takes. The address of the shard's client, which is a router, becomes ``client_s``.
+    A genuine shard adds the name itself, at the same place. The ids of operations get the form ``shard:id`` for
+    ``killOp``. The address of the shard's client, which is a router, becomes ``client_s``.
     """
     first = stages[0].name if stages else ""
     if place_of(first) is not Place.DESCRIBES_SHARD:
@@ -322,7 +323,7 @@ def with_shard_name(stages: tuple[Stage, ...], shard: str) -> tuple[Stage, ...]:
 
 
 def shard_name_stage(source: str, shard: str) -> dict[str, Any]:
-    """The stage that adds a shard's name to the documents of a source that describes it."""
+    """Return the stage that adds a shard's name to the documents of a source that describes it."""
     added: dict[str, Any] = {"shard": {"$literal": shard}}  # a name may begin with a dollar sign
     if source == "$currentOp":
         of_shard = {"$concat": [{"$literal": f"{shard}:"}, {"$toString": "$opid"}]}

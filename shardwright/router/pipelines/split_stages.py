@@ -1,14 +1,14 @@
 """Stages that are divided between shards and merger: ``$group``, ``$setWindowFields`` and ``$fill``.
 
-A ``$group`` runs on the shards as it is. They return partial states, because the command says ``needsMerge``. The
+A ``$group`` runs on the shards unchanged. They return partial states, because the command has ``needsMerge``. The
 merger's part groups by ``$$ROOT._id``, and each accumulator's operand is the field with its partial states.
 
-A ``$setWindowFields`` is sorted by the shards and computed by the merger. mongod makes a ``$sort`` of it, and an
-internal stage that reads sorted documents as they come. The merger gets this stage, since it would sort once more
-for what the client wrote. Documents are sorted by partition first; a partition that is not just a field is computed
-into a temporary one.
+The shards sort for a ``$setWindowFields``, and the merger computes it. mongod implements it as a ``$sort`` and an
+internal stage that reads sorted documents one by one. The merger gets the internal stage, because the client's stage
+would sort again. Documents are sorted by partition first. A partition that is not a plain field is computed into a
+temporary field.
 
-A ``$fill`` becomes the simpler stages that mongod makes of it.
+A ``$fill`` is replaced by the simpler stages that mongod, too, replaces it by.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,17 +46,17 @@ _PARTIAL: Final[Mapping[bytes, bytes | None]] = {
     b"$accumulator": b"accumulateArgs",
     b"$_internalJsReduce": b"data",
 }
-"""The accumulators, each with the field of its operand that the partial states replace; None for the whole operand."""
+"""The accumulators, each with the operand's field that the partial states replace; None for the whole operand."""
 
 
 def merging_group(group: bytes) -> bytes | None:
-    """The merger's part of a ``$group``.
+    """Return the merger's part of a ``$group``.
 
     Args:
         group: the raw specification.
 
     Returns:
-        The raw stage; None if the specification is not one that mongod accepts.
+        The raw stage; None if mongod does not accept the specification.
     """
     fields = list(spans(group))
     names = {name for name, _ in fields}
@@ -69,7 +69,7 @@ def merging_group(group: bytes) -> bytes | None:
 
 
 def merging_stage(accumulated: bytes) -> bytes:
-    """The stage that finishes partial states, given its accumulators as a raw document."""
+    """Build the stage that finishes partial states from its accumulators, a raw document."""
     specification = (
         element(b"_id", STRING, string_value(b"$$ROOT._id")) + accumulated[4:-1] + element(b"$doingMerge", BOOL, b"\1")
     )
@@ -77,7 +77,7 @@ def merging_stage(accumulated: bytes) -> bytes:
 
 
 def merging_accumulators(output: bytes) -> bytes | None:
-    """The merger's part of accumulators, a raw document; None if mongod does not accept them."""
+    """Return the merger's part of accumulators, a raw document; None if mongod does not accept them."""
     fields = list(spans(output))
     parts = list(_accumulated(output, fields))
     return from_elements(b"".join(parts)) if len(parts) == len(fields) and all(parts) else None
@@ -120,7 +120,7 @@ def _merging_accumulator(name: bytes, document: bytes, span: Span) -> bytes | No
 
 
 ONE_PER_GROUP: Final = encode_document({"count": {"$sum": 1}})
-"""The accumulators of ``$bucket`` and ``$sortByCount`` where none are given."""
+"""The default accumulators of ``$bucket`` and ``$sortByCount``."""
 
 
 _FIELDS: Final = frozenset({b"output", b"sortBy", b"partitionBy"})
@@ -129,11 +129,11 @@ _NUMBERS: Final = frozenset({INT32, INT64, DOUBLE})
 
 @dataclass(frozen=True, slots=True)
 class SplitWindow:
-    """The parts of such a stage.
+    """The parts of a split ``$setWindowFields``.
 
     Attributes:
         shards: stages for each shard, the last one a ``$sort``.
-        sort: the order of the last.
+        sort: the order of that ``$sort``.
         merger: stages for the merger.
     """
 
@@ -143,9 +143,9 @@ class SplitWindow:
 
 
 def split_window(stage: Stage) -> SplitWindow | None:
-    """The parts of a ``$setWindowFields``.
+    """Split a ``$setWindowFields``.
 
-    None if the merger has to run it whole, because it sorts nothing or mongod is going to refuse it.
+    Return None if the merger must run it whole, because it sorts nothing or mongod will refuse it.
     """
     kind, _, start, end = stage.span
     fields = index(stage.raw, start) if kind == OBJECT else {}
@@ -166,7 +166,7 @@ def split_window(stage: Stage) -> SplitWindow | None:
 
 
 def sort_order(document: bytes, span: Span | None) -> dict[str, int] | None:
-    """The order that a ``sortBy`` asks for, empty if there is none; None if mongod refuses it."""
+    """Return the order of a ``sortBy``, empty without one; None if mongod refuses it."""
     if span is None:
         return {}
     order: dict[str, int] = {}
@@ -182,7 +182,7 @@ def sort_order(document: bytes, span: Span | None) -> dict[str, int] | None:
 
 
 def are_separate(paths: list[bytes]) -> bool:
-    """Whether no path is another one or inside it."""
+    """Whether no path equals another one or is inside it."""
     return len({first_component(path) for path in paths}) == len(paths)
 
 
@@ -191,14 +191,14 @@ def _are_separate_outputs(document: bytes, output: Span) -> bool:
 
 
 def _path(document: bytes, span: Span) -> str | None:
-    """The path that an expression is; None if it is anything else."""
+    """Return the path that an expression consists of; None for other expressions."""
     kind, _, start, end = span
     text = document[start + 4 : end - 1] if kind == STRING else b""
     return _text(text[1:]) if text.startswith(b"$") else None
 
 
 def _text(path: bytes) -> str | None:
-    """A path as text, None if mongod does not accept it."""
+    """Decode a path, None if mongod does not accept it."""
     if not path or projectable(path) != path:
         return None
     try:
@@ -210,7 +210,7 @@ def _text(path: bytes) -> str | None:
 def _with_computed_partition(stage: Stage, partition: Span, order: Mapping[str, int]) -> SplitWindow:
     name = uuid4().hex
     kind, _, start, end = partition
-    # Without $let, an object would name nested fields to add instead of being an expression.
+    # Without $let, an object would be nested fields to add, not an expression.
     let = encode_elements({"vars": {}}) + element(b"in", kind, stage.raw[start:end])
     computed = element(name.encode(), OBJECT, from_elements(element(b"$let", OBJECT, from_elements(let))))
     adding = _stage(b"$addFields", from_elements(computed))
@@ -241,9 +241,9 @@ _Output = tuple[bytes, bytes, Span]
 
 
 def fill_stages(stage: Stage) -> tuple[Stage, ...]:
-    """What a ``$fill`` is made into: a ``$setWindowFields`` for its methods and an ``$addFields`` for its values.
+    """Replace a ``$fill`` by a ``$setWindowFields`` for its methods and an ``$addFields`` for its values.
 
-    Any other stage, and a ``$fill`` that mongod is going to refuse, stays as it is.
+    Any other stage, and a ``$fill`` that mongod will refuse, is returned unchanged.
     """
     kind, _, start, end = stage.span
     if stage.name != "$fill" or kind != OBJECT:
@@ -272,7 +272,7 @@ def fill_stages(stage: Stage) -> tuple[Stage, ...]:
 
 
 def _partition(document: bytes, fields: dict[bytes, Span]) -> bytes | None:
-    """The element ``partitionBy``, empty if there is none; None if there is what mongod refuses."""
+    """Return the element ``partitionBy``, empty without a partition; None if mongod refuses the partition."""
     if not fields.keys() <= {b"output", b"sortBy", b"partitionBy", b"partitionByFields"}:
         return None
     by, names = fields.get(b"partitionBy"), fields.get(b"partitionByFields")
@@ -290,7 +290,7 @@ def _partition(document: bytes, fields: dict[bytes, Span]) -> bytes | None:
 
 
 def _outputs(document: bytes, output: Span | None) -> list[_Output]:
-    """For each field that is filled: its path, ``method`` or ``value``, and that. Empty if mongod refuses some."""
+    """Return each filled field's path, ``method`` or ``value``, and its span. Empty if mongod refuses any."""
     if output is None or output[0] != OBJECT:
         return []
     outputs: list[_Output] = []

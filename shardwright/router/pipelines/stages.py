@@ -1,6 +1,4 @@
-"""The aggregation stages of MongoDB 6.0: where they may run when several shards hold the documents, and who may send
-them.
-"""
+"""The aggregation stages of MongoDB 6.0, their place in a pipeline over several shards, and their permitted senders."""
 
 import re
 from collections.abc import Iterator
@@ -17,11 +15,11 @@ from shardwright.wire.repeated_fields import refuse_repeated_join_fields
 from shardwright.wire.request import Request
 
 INHIBIT_OPTIMIZATION: Final = "$_internalInhibitOptimization"
-"""Passes documents on, and keeps mongod from moving stages across it."""
+"""A stage that changes nothing, and across which mongod moves no other stage."""
 
 
 class Place(Enum):
-    """Where a stage runs in a pipeline over several shards."""
+    """The place of a stage in a pipeline over several shards."""
 
     MAPS = "turns each document into one; each shard can run it, also after a sort"
     FILTERS = "keeps or drops each document; each shard can run it, also after a sort"
@@ -48,7 +46,8 @@ PLACES: Final = {
         Place.MERGER,
     ),
 }
-"""A stage that is not listed runs on the merger as it is, which is right for any stage; mongod refuses unknown ones."""
+"""The places of stages. The merger runs stages that are not listed, which is right for any; mongod refuses unknown
+ones."""
 
 COLLECTIONLESS: Final = frozenset({"$documents", "$listCachedAndActiveUsers", "$listLocalSessions"})
 """Sources that mongod refuses on a collection, if they are the first stage of the whole pipeline."""
@@ -66,7 +65,7 @@ WRITING: Final = frozenset({"$merge", "$out"})
 
 
 def place_of(stage: str) -> Place:
-    """Where a stage runs, given its name."""
+    """Return the place of a stage, given its name."""
     return PLACES.get(stage, Place.MERGER)
 
 
@@ -76,7 +75,7 @@ def is_known(stage: str) -> bool:
 
 
 NOT_IN_USER_REQUESTS: Final = 5491300
-"""MongoDB's number for an internal stage in the request of a client."""
+"""MongoDB's error code for an internal stage in the request of a client."""
 
 _OF_ROUTERS: Final = frozenset({b"$mergeCursors", b"$doingMerge"})
 _OF_SERVERS: Final = frozenset(
@@ -89,25 +88,25 @@ _OF_SERVERS: Final = frozenset(
         *(b"$_internalReshardingOwnershipMatch", b"$queue", b"$setVariableFromSubPipeline"),
     }
 )
-"""What mongod 6.0 takes from other servers only. A genuine shard that merges takes this router for one."""
+"""Names that mongod 6.0 accepts only from servers. A genuine shard that merges treats this router as a server."""
 
 _SUSPICIOUS: Final = re.compile(rb"\$(?:mergeCursors|doingMerge|_\w+|queue|setVariableFromSubPipeline)\0")
 
 
 def check_stages(pipeline: Pipeline) -> None:
-    """Refuse stages of servers, with which a client could make a mongod read any server, or bring it down.
+    """Refuse servers' stages, with which a client could make a mongod read from any server, or crash it.
 
     Raises:
-        CommandError: 5491300; 40413, a join has two fields of one name.
+        CommandError: 5491300; 40413, a join has two fields with the same name.
     """
     for stage in pipeline.stages:
         _check(stage.raw)
 
 
 def check_update_stages(request: Request) -> None:
-    """Refuse such stages in the pipelines of an ``update`` or ``findAndModify``.
+    """Refuse servers' stages in the pipelines of an ``update`` or ``findAndModify``.
 
-    A mongod parses each stage before it refuses those that may not be in an update.
+    A mongod parses each stage before it refuses those that are not allowed in an update.
 
     Raises:
         CommandError: as `check_stages`; an ``update`` has no statements.
@@ -134,12 +133,12 @@ WHOLE_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 def whole_number(stage: Stage) -> int | None:
-    """The argument of ``$skip`` or ``$limit``; None if it is invalid, which is left for mongod to report."""
+    """Return the argument of ``$skip`` or ``$limit``; None if it is invalid, which mongod will report."""
     return _whole(stage.specification, 0 if stage.name == "$skip" else 1)
 
 
 def sample_size(stage: Stage) -> int | None:
-    """The size of a ``$sample``; None if it is invalid."""
+    """Return the size of a ``$sample``; None if it is invalid."""
     specification = stage.specification
     if not isinstance(specification, dict) or set(specification) != {"size"}:
         return None

@@ -1,8 +1,8 @@
-"""The shards that an aggregation targets, and the span of buckets that a read of time series targets by.
+"""The shards that an aggregation targets, and the bucket span for reads of time series.
 
-A read of a time-series collection has the span from the primary shard's definition of the view, and mongod leaves
-out by it the buckets that cannot have measurements of the wanted time. A change of the granularity widens it. So it
-must come from the catalog, in exactly the version that the shards' requests carry, as in MongoDB's routers.
+The primary shard's view definition gives a read of a time-series collection its span. By the span, mongod skips buckets
+that cannot have measurements of the wanted time. A change of the granularity widens it. The span must therefore come
+from the catalog, in exactly the version that the shards' requests carry, as in mongos.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def shards_for_pipeline(
     collation: Mapping[str, Any] | None,
     time: Timestamp | None = None,
 ) -> tuple[str, ...]:
-    """The shards that a pipeline reads: those its filter targets, or all for statistics of each shard."""
+    """Return the shards that a pipeline reads: those its filter targets, or all for statistics of each shard."""
     if place_of(pipeline.first) is Place.DESCRIBES_SHARD:
         return tuple(sorted(routing.shards))
     fields = None if routing.table is None else routing.table.collection.time_series
@@ -39,7 +39,7 @@ _SPAN: Final = "bucketMaxSpanSeconds"
 
 
 def with_present_span(request: Request, pipeline: Pipeline, routing: CollectionRouting) -> Request | None:
-    """The aggregation with the span of the routing table; None if it has that already, or reads no buckets."""
+    """Put the routing table's bucket span into an aggregation; return None if it has that span or reads no buckets."""
     fields = None if routing.table is None else routing.table.collection.time_series
     if fields is None or UNPACK_BUCKET not in pipeline.names:
         return None
