@@ -1,5 +1,4 @@
-"""Where databases and collections are, as values, and shards' errors about stale placement.
+"""The location of databases and collections, as values, and shards' errors about stale placement.
 
-Without I/O. Owns the routing of a database and of a collection, with the version elements that go to a shard.
-Imports no other room.
+No I/O. Owns the routing of databases and collections, with the version elements for shards. Imports no other room.
 """

@@ -1,4 +1,4 @@
-"""Where the documents of one collection are."""
+"""The routing of one collection."""
 
 from shardwright.router.placement.database_routing import DatabaseRouting
 from shardwright.router.placement.limit_shares import LimitShares
@@ -7,14 +7,14 @@ from shardwright.sharding.routing_table import RoutingTable
 
 
 class CollectionRouting:
-    """Where the documents of one collection are.
+    """The placement of one collection's documents.
 
     Attributes:
         namespace: ``db.collection``.
         database: the routing of its database.
         table: its routing table, None when it is not sharded.
         primary: the primary shard of the database.
-        limit_shares: how much of a limited result each shard is asked for.
+        limit_shares: the shards' shares of limited results.
     """
 
     __slots__ = ("_config_time", "_elements", "database", "limit_shares", "namespace", "primary", "table")
@@ -22,7 +22,7 @@ class CollectionRouting:
     def __init__(
         self, namespace: str, database: DatabaseRouting, table: RoutingTable | None, config_time: int = 0
     ) -> None:
-        """Create it.
+        """Create the routing.
 
         Args:
             namespace, database, table: the attributes.
@@ -38,7 +38,7 @@ class CollectionRouting:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether there is a routing table."""
+        """Whether the collection has a routing table."""
         return self.table is not None
 
     @property
@@ -47,7 +47,7 @@ class CollectionRouting:
         return frozenset({self.primary}) if self.table is None else self.table.shards
 
     def versions_for(self, shard_id: str) -> bytes:
-        """The version elements of a command on the collection that is sent to ``shard_id``.
+        """Return the version elements for a command to ``shard_id`` on the collection.
 
         They include the config time, so that a shard with an older placement refreshes at least up to it. The versions
         come last, where a shard can cut them off.

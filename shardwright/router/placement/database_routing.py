@@ -1,4 +1,4 @@
-"""Where the unsharded collections of a database are."""
+"""The routing of one database."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ _UNSHARDED_ELEMENT: Final = shard_version_element(UNSHARDED)
 
 
 class DatabaseRouting:
-    """Where the unsharded collections of a database are.
+    """The placement of a database's unsharded collections.
 
     Attributes:
         name: the database.
         primary: its primary shard.
-        version: None for the databases whose placement is fixed.
+        version: None for databases with a fixed placement.
         element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. It is
             preceded by the config time, so that a shard with an older entry refreshes at least up to it.
         unsharded_elements: the version elements of commands on an unsharded collection.
@@ -23,7 +23,7 @@ class DatabaseRouting:
     __slots__ = ("element", "name", "primary", "unsharded_elements", "version")
 
     def __init__(self, name: str, primary: str, version: DatabaseVersion | None, config_time: int = 0) -> None:
-        """Create it.
+        """Create the routing.
 
         Args:
             name, primary, version: the attributes.

@@ -1,16 +1,16 @@
-"""How much of a limited, sorted result each of several shards is asked for.
+"""The number of documents to request from each of several shards for a limited, sorted result.
 
-A find with ``limit: 100`` on two shards needs 100 documents in all. The router alone could be sure of them only if each
-shard returned 100, and half of what the shards had found would be thrown away. If it does not depend on a document's
-place in the sort which shard has it, a shard's part of the result follows a binomial distribution: of 100 documents,
-one of two shards has more than 66 once in a thousand times. So each is asked for such a *share*. If that proves too
-small, nothing has been returned to the client yet, and the shards are asked for the whole.
+A find with ``limit: 100`` on two shards needs 100 documents in total. To be certain of them, the router would need 100
+from each shard, half of which would be discarded. If a document's shard does not depend on its place in the sort, a
+shard's part of the result follows a binomial distribution. Of 100 documents, one of two shards then has more than 66
+only once in a thousand times. Each shard is therefore asked for such a *share*. If a share proves too small, nothing
+has been returned to the client yet, and the shards are asked for the whole result.
 
-Where a document is may well depend on its place in the sort: one shard has all of a result that is sorted by a ranged
-shard key. So a collection's shares grow a little whenever one proved too small, up to the point where they are not
-worth it, and shrink by a small fraction of that with each use. Then at most about one find in 400 is run twice, however
-the documents are distributed; and where their places do not matter, the few shares that are too small by chance leave
-the others as small as they can be.
+A document's shard may depend on its place in the sort: one shard has all of a result that is sorted by a ranged shard
+key. So a collection's shares grow a little whenever one proved too small, up to the point where they are not worth it.
+With each use, they shrink by a small fraction of that. At most about one find in 400 is then run twice, regardless of
+the distribution of documents. Where places do not matter, the few shares that are too small by chance leave the others
+as small as they can be.
 """
 
 from functools import lru_cache
@@ -19,25 +19,25 @@ from statistics import NormalDist
 from typing import Final
 
 _FAILURES: Final = 1 / 500
-"""How often some share proves too small if the shards' parts are as unequal as they are taken to be."""
+"""Probability that some share proves too small, given the assumed skew."""
 
 _WORTH_IT: Final = 3 / 4
-"""A share is used if it is at most this part of the limit. Below, its few documents cost less than they would save."""
+"""Largest share that is used, as a fraction of the limit. A larger one would save too few documents."""
 
 _GROWTH: Final = 1 / 16
-"""Which part of the way to "one shard has everything" the assumed inequality goes when a share was too small."""
+"""Fraction of the way to "one shard has everything" by which the assumed skew grows after a short share."""
 
 _DECAY: Final = _GROWTH / 600
-"""How much of the assumed inequality is given up each time.
+"""Decrease of the assumed skew with each use.
 
-A share that is too small once in 600 times leaves it as it is, on average. It is chance if they are so less often.
+A share that is too small once in 600 times keeps the skew constant on average. Rarer ones are attributed to chance.
 """
 
 
 class LimitShares:
     """The observed distribution of results on one collection among its shards.
 
-    Initially all shards are assumed to have equal parts, in expectation. A new routing table resets it.
+    Initially, all shards are expected to have equal parts. A new routing table resets it.
     """
 
     __slots__ = ("_inequality",)
@@ -46,11 +46,11 @@ class LimitShares:
         self._inequality = 0.0  # 0: all parts are equal, 1: one shard has everything
 
     def share(self, limit: int, shard_count: int) -> int | None:
-        """How many documents to ask each of several shards for; None if they should be asked for all.
+        """Return the number of documents to request from each of several shards; None for the whole limit.
 
         Args:
-            limit: how many documents are needed in all.
-            shard_count: how many shards there are.
+            limit: the total number of documents.
+            shard_count: the number of shards.
         """
         self._inequality = max(0.0, self._inequality - _DECAY)
         part = self._inequality + (1 - self._inequality) / shard_count
@@ -58,19 +58,19 @@ class LimitShares:
         return share if share <= limit * _WORTH_IT else None
 
     def note_exhausted(self) -> None:
-        """Take the parts to be less equal from now on, since a share was too small."""
+        """Increase the assumed skew after a share that was too small."""
         self._inequality += (1 - self._inequality) * _GROWTH
 
 
 def likely_share(limit: int, part: float, failures: float) -> int:
-    """A number that a binomially distributed one reaches with a given probability, or a slightly lower one.
+    """Return a number that a binomial variable reaches with at most, and nearly, a given probability.
 
-    By the normal distribution with the first term of its correction for skewness (Cornish and Fisher).
+    It uses the normal distribution with the first term of its correction for skewness (Cornish and Fisher).
 
     Args:
         limit: the number of trials.
-        part: the probability of each.
-        failures: the probability of the number itself and all above it.
+        part: the probability of success in each.
+        failures: the probability of the returned number and all above it.
     """
     deviations = _deviations(failures)
     skew = (deviations * deviations - 1) * (1 - 2 * part) / 6
@@ -79,5 +79,5 @@ def likely_share(limit: int, part: float, failures: float) -> int:
 
 @lru_cache
 def _deviations(failures: float) -> float:
-    """How many standard deviations above the mean of a normal distribution this part of it begins."""
+    """Return how many standard deviations above the mean the upper tail of this probability begins."""
     return NormalDist().inv_cdf(1 - failures)

@@ -1,4 +1,4 @@
-"""Refusals of operations with stale routing."""
+"""Shards' refusals of operations with stale routing."""
 
 from typing import TYPE_CHECKING
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class UnknownShardError(CommandError):
-    """The catalog has no shard of that name (ShardNotFound): if cached routing named it, that is out of date."""
+    """The catalog has no shard of that name (ShardNotFound). If cached routing named it, the routing is stale."""
 
     def __init__(self, shard_id: str) -> None:
         super().__init__(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
 
 
 class StaleRoutingError(Exception):
-    """A shard refused an operation because the router's routing, or its own metadata, was stale; or it is gone.
+    """A shard refused an operation because the router's routing or the shard's own metadata was stale.
 
     Attributes:
-        error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or the like; or that there is no such shard.
+        error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or similar error, or the error for a missing shard.
         involved: the routings of other collections involved.
     """
 
