@@ -1,5 +1,4 @@
 """Several router processes behind one port.
 
-Owns the workers, their supervisor, and what they ask each other.
-May import `context` and `cursors`.
+Owns the workers, their supervisor, and the requests between them. May import `context` and `cursors`.
 """

@@ -1,4 +1,4 @@
-"""Which process of a router has the transactions of a session: any connection may carry any of their statements."""
+"""The process of a router that has a session's transactions, as any connection may carry any of their statements."""
 
 from zlib import crc32
 
@@ -12,26 +12,26 @@ _LSID = b"lsid"
 
 
 def owner_of(session: bytes, processes: int) -> int:
-    """The index of the process that has a session's transactions.
+    """Return the index of the process that has a session's transactions.
 
     Args:
         session: the raw ``lsid.id``.
-        processes: how many there are.
+        processes: the number of processes.
     """
     return crc32(session) % processes
 
 
 @may_run_in_reactor
 async def relayed_to_owner(context: RouterContext, request: Request) -> bytes | None:
-    """The reply of the process that has the transactions of a request's session; None if that is this one.
+    """Forward a request to the process that has its session's transactions; return None if that is this process.
 
     Raises:
-        ConnectionResetError: that process has ended, and with it the transaction. To the client, this one ends too.
+        ConnectionResetError: that process has ended, and its transactions with it. The client's connection must close.
     """
     lsid = request.fields.get(_LSID)
     session = None if lsid is None or lsid[0] != OBJECT else find(request.body, b"id", lsid[2])
     if session is None:
-        return None  # it is refused here
+        return None  # this process refuses it
     sockets = context.options.worker_sockets
     owner = owner_of(request.body[session[2] : session[3]], len(sockets))
     if owner == context.options.worker_index:

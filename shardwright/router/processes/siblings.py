@@ -1,4 +1,4 @@
-"""Commands that have to take effect in all processes of a router."""
+"""Commands that must take effect in all processes of a router."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,46 +9,46 @@ from shardwright.wire.errors import BackendError
 from shardwright.wire.request import Request
 
 _FROM_SIBLING: Final = "$fromSibling"
-"""Marks a command that was sent on, which is not sent on again; it may name the user for whom."""
+"""Marks a forwarded command, which is not forwarded again. It may name the user that the command is for."""
 
 
 def is_from_sibling(request: Request) -> bool:
-    """Whether another process of this router has sent a command on."""
+    """Whether another process of this router has forwarded a command."""
     return _FROM_SIBLING.encode() in request.fields
 
 
 def on_behalf_of(user: UserName) -> dict[str, Any]:
-    """The field that tells a sibling for which user it acts; all that it sees is this process, a part of the cluster.
+    """Return the field that names the acting user to a sibling, to which this process is only a cluster member.
 
-    Clients cannot send it under access control.
+    Under access control, clients cannot send it.
     """
     return {_FROM_SIBLING: user.to_document()}
 
 
 def user_of_sibling(request: Request) -> UserName | None:
-    """The user for whom a sibling has sent a command on; None if a client has sent it to this process."""
+    """Return the user for whom a sibling has forwarded a command; None for a client's own command."""
     named = request.get(_FROM_SIBLING.encode())
     return UserName(named["user"], named["db"]) if isinstance(named, Mapping) else None
 
 
 def without_mark(request: Request) -> Request:
-    """The command as the client has sent it to the sibling."""
+    """Return the command as the sibling received it from the client."""
     return request.without((_FROM_SIBLING.encode(),))
 
 
 async def tell_siblings(
     context: RouterContext, request: Request, command: Mapping[str, Any], user: UserName | None = None
 ) -> list[dict[str, Any]] | None:
-    """Have all other processes of this router do what a client has asked this one to do.
+    """Repeat a client's command in all other processes of this router.
 
     Args:
         context: this process's.
-        request: what is being done here.
-        command: what the others have to do.
-        user: for whom, if that matters.
+        request: the client's command.
+        command: the command for the others.
+        user: the acting user, if that matters.
 
     Returns:
-        Their replies; None if one of them has sent the request, and so sends it to the others itself.
+        Their replies; None if one of them has forwarded the request, and so forwards it to the others itself.
 
     Raises:
         CommandError: one of them refused the command.
@@ -61,18 +61,18 @@ async def tell_siblings(
 async def send_to_siblings(
     context: RouterContext, db: str, command: Mapping[str, Any], user: UserName | None = None
 ) -> list[dict[str, Any]]:
-    """Send a command to all other processes of this router; returns their replies.
+    """Send a command to all other processes of this router; return their replies.
 
-    A process that does not answer has crashed. The one that replaces it begins without what commands have changed.
+    A process that does not answer has crashed. Its replacement starts without the effects of earlier commands.
 
     Args:
         context: this process's.
         db: the database of the command.
         command: the command.
-        user: for whom it is, if that matters.
+        user: the acting user, if that matters.
 
     Raises:
-        CommandError: one of them refused it.
+        CommandError: one of them refused the command.
     """
     replies = []
     for index in sibling_indexes(context):
@@ -84,7 +84,7 @@ async def send_to_siblings(
 
 
 def sibling_indexes(context: RouterContext) -> list[int]:
-    """The indexes of the other processes of this router."""
+    """Return the indexes of the other processes of this router."""
     options = context.options
     return [index for index in range(len(options.worker_sockets)) if index != options.worker_index]
 
@@ -92,7 +92,7 @@ def sibling_indexes(context: RouterContext) -> list[int]:
 async def send_to_sibling(
     context: RouterContext, index: int, db: str, command: Mapping[str, Any], user: UserName | None = None
 ) -> dict[str, Any]:
-    """Send a command to one other process of this router; returns its reply.
+    """Send a command to one other process of this router; return its reply.
 
     Raises:
         CommandError: it refused the command.

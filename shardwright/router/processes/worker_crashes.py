@@ -1,4 +1,4 @@
-"""How often workers may crash before their supervisor concludes that restarts do not help."""
+"""The crash rate above which a supervisor stops restarting workers."""
 
 from collections import deque
 from typing import Final
@@ -10,18 +10,18 @@ WINDOW_SECONDS: Final = 60.0
 class CrashRate:
     """The crashes of the last minute, of all workers of a router.
 
-    A router lives for years, and each worker may crash now and then; but many crashes in a short time indicate a fault
-    in the machine or the configuration.
+    A router lives for years, and each worker may crash now and then. Many crashes in a short time, however, indicate a
+    fault in the machine or the configuration.
     """
 
     def __init__(self) -> None:
         self._times: deque[float] = deque()
 
     def note(self, now: float) -> None:
-        """A worker has crashed.
+        """Record the crash of a worker.
 
         Args:
-            now: in seconds, on a clock that is never set back.
+            now: in seconds, on a monotonic clock.
         """
         self._times.append(now)
         while self._times[0] <= now - WINDOW_SECONDS:
@@ -29,5 +29,5 @@ class CrashRate:
 
     @property
     def is_too_high(self) -> bool:
-        """Whether there were more than `CRASHES_MAX` within `WINDOW_SECONDS`, up to the latest one."""
+        """Whether there were more than `CRASHES_MAX` crashes within `WINDOW_SECONDS`, up to the latest one."""
         return len(self._times) > CRASHES_MAX

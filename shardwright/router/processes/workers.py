@@ -1,7 +1,7 @@
-"""Several router processes behind one port: the kernel spreads connections over them.
+"""Several router processes behind one port, over which the kernel spreads connections.
 
-The process that was started keeps the workers running and passes signals on. A cursor lives in one worker, which its
-id identifies; each worker also listens on a UNIX socket of its own, where its siblings forward requests about its
+The process that was started keeps the workers running and forwards signals. A cursor lives in one worker, which its
+id identifies. Each worker also listens on a UNIX socket of its own, where its siblings forward requests about its
 cursors (`forward_to_holder`).
 """
 
@@ -50,7 +50,7 @@ logger = get_logger("router.workers")
 PORT_MAX: Final = 65_535
 
 _INTERPRETER: Final = (sys.executable, "-P")
-"""With -P no folder of the working directory is imported in place of one of our packages."""
+"""The interpreter. -P prevents imports from the working directory in place of this package's."""
 
 
 WORKER_OPTIONS: Final = tuple(
@@ -65,14 +65,14 @@ WORKER_OPTIONS: Final = tuple(
 
 
 def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
-    """The UNIX sockets of all workers by index; empty for a single process."""
+    """Return the UNIX sockets of all workers by index; empty for a single process."""
     if parsed.worker_directory is None:
         return ()
     return tuple(str(parsed.worker_directory / f"worker-{index}.sock") for index in range(parsed.workers))
 
 
 def run_workers(found: Configuration, logs: DaemonLogs, check: Check | None = None) -> int:
-    """Run the workers until a signal ends them; returns the exit code.
+    """Run the workers until a signal ends them; return the exit code.
 
     Args:
         found: the options.
@@ -96,15 +96,12 @@ def run_workers(found: Configuration, logs: DaemonLogs, check: Check | None = No
 
 
 class _SharedFile:
-    """The copy of the options' file that workers read, so that a mistake in the file reaches none of them.
+    """The copy of the options file that workers read, so that a mistake in the file reaches none of them.
 
     Args:
         found: the options at the start.
         path: the copy.
         check: see `run_workers`.
-
-    Attributes:
-        path: the copy.
 
     Raises:
         OSError: the file cannot be copied.
@@ -117,7 +114,7 @@ class _SharedFile:
         self._copy()
 
     def renew(self) -> None:
-        """Copy the file again, unless it has a mistake."""
+        """Copy the file again, unless it contains a mistake."""
         try:
             reread = self._read_again()
             self._copy()
@@ -134,7 +131,7 @@ class _SharedFile:
 
 
 def _check_addresses(parsed: argparse.Namespace) -> None:
-    """Find out once, and not in each worker, whether the ports can be listened on.
+    """Check once, rather than in each worker, that the ports can be listened on.
 
     Raises:
         OSError: one cannot.
@@ -153,7 +150,7 @@ def _check_addresses(parsed: argparse.Namespace) -> None:
 
 
 async def end_with_supervisor() -> None:
-    """In a worker: begin the shutdown when the process that started it has gone."""
+    """In a worker, begin the shutdown when the supervisor has ended."""
     standard_input = sys.stdin.fileno()
     os.set_blocking(standard_input, False)
     await trio.lowlevel.wait_readable(standard_input)
@@ -162,25 +159,25 @@ async def end_with_supervisor() -> None:
 
 
 def tell_supervisor_logs_were_rotated(options: RouterOptions) -> None:
-    """In a worker: have the process that started it open the logs again, and its other workers too."""
+    """In a worker, make the supervisor reopen the logs and notify its other workers."""
     if options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATED_SIGNAL)
 
 
 def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
-    """In a worker with TLS: have the process that started it tell all its workers to read their files again."""
+    """In a worker with TLS, make the supervisor notify all workers to read their certificates again."""
     if TLS.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATION_SIGNAL)
 
 
 def end_router(options: RouterOptions) -> None:
-    """Begin the shutdown of this router, all of its processes included."""
+    """Begin the shutdown of all processes of this router."""
     is_worker = options.supervisor is not None and os.getppid() == options.supervisor
     os.kill(options.supervisor if is_worker and options.supervisor else os.getpid(), signal.SIGTERM)
 
 
 def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
-    """The UNIX socket of the worker that holds a cursor; None if that is this worker, or there is no such worker."""
+    """Return the UNIX socket of the worker that holds a cursor; None for this worker or an unknown one."""
     holder = worker_of(cursor_id)
     if holder == options.worker_index or holder is None or holder >= len(options.worker_sockets):
         return None
@@ -188,10 +185,10 @@ def holder_socket(options: RouterOptions, cursor_id: int) -> str | None:
 
 
 async def forward_to_holder(context: RouterContext, cursor_id: int, frame: bytes) -> bytes | None:
-    """Have the worker that holds a cursor answer a request; None when that is this worker itself.
+    """Forward a request to the worker that holds its cursor and return the reply; None if that is this worker.
 
     Raises:
-        CommandError: CursorNotFound, there is no such worker any more.
+        CommandError: CursorNotFound, the worker no longer exists.
     """
     socket = holder_socket(context.options, cursor_id)
     if socket is None:
@@ -223,7 +220,7 @@ class _Supervisor:
         obey_log_signals(partial(self._change_logs, self._logs.rotate))
         for index in range(self._parsed.workers):
             self._start(index)
-        obey_ending_signals()  # not before there are workers to pass them on to
+        obey_ending_signals()  # only now, because signals are forwarded to workers
         crashes = CrashRate()
         exit_code = 0
         while self._processes:
@@ -239,7 +236,7 @@ class _Supervisor:
                 self._stop(signal.SIGTERM)
             else:
                 self._start(index)
-        # Before the interpreter takes the handler away, because the signal would then end this process.
+        # Must precede the interpreter's removal of the handler, after which the signal would end this process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         return exit_code
 
@@ -248,15 +245,15 @@ class _Supervisor:
         command += ["--worker-index", str(index), "--worker-directory", str(self._directory)]
         if self._file is not None:
             command += ["--worker-config", str(self._file.path)]
-        # The number of workers is part of their addresses, and the file with it may change while they run.
+        # The number of workers is part of their addresses, and may change in the file while they run.
         command += ["--worker-supervisor", str(os.getpid()), "--workers", str(self._parsed.workers)]
         if self._parsed.metrics_port:
             command += ["--metrics-port", str(self._parsed.metrics_port + index)]
-        # The worker's end of the pipe is closed when this process ends, however it ends.
+        # The worker's end of the pipe is closed when this process ends for any reason.
         with log_signals_masked():
             process = subprocess.Popen(command, process_group=0, stdin=subprocess.PIPE)
         self._processes[process.pid] = (index, process)
-        if self._is_stopping:  # since it was decided to start it, so it could not be asked to stop
+        if self._is_stopping:  # the shutdown began before the process was in the list
             os.kill(process.pid, signal.SIGTERM)
 
     def _change_logs(self, change: LogAction) -> None:
@@ -287,6 +284,6 @@ class _Supervisor:
 
     def _signal_workers(self, number: int) -> None:
         for pid in self._processes:
-            # Not Popen's own way, which would take the exit status of a worker that has just ended from `run`.
+            # Popen.send_signal would take the exit status of a worker that has just ended from `run`.
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
