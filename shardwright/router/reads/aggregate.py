@@ -1,4 +1,4 @@
-"""``aggregate``: what it is run on, how it is rewritten for the shards, and which pipelines are refused."""
+"""``aggregate``: its argument, its batch size, and its form inside an ``explain``."""
 
 from typing import Final
 
@@ -47,10 +47,10 @@ def check_not_empty(request: Request, pipeline: Pipeline) -> None:
     """Refuse an ``{aggregate: 1}`` without stages.
 
     Raises:
-        CommandError: InvalidNamespace; see also `batch_size`.
+        CommandError: InvalidNamespace; or from `batch_size`.
     """
     if not pipeline.stages:
-        batch_size(request)  # which mongod looks at first
+        batch_size(request)  # mongod reports its errors first
         raise CommandError(ErrorCode.InvalidNamespace, "{aggregate: 1} is not valid for an empty pipeline.")
 
 
@@ -82,7 +82,7 @@ def check_fields(request: Request) -> None:
 
 
 def batch_size(request: Request) -> int | None:
-    """``cursor.batchSize``, None if it is not given.
+    """Return ``cursor.batchSize``, None if it is not given.
 
     Raises:
         CommandError: FailedToParse with neither ``cursor`` nor ``explain``, TypeMismatch, 51024 for a negative number.
@@ -109,6 +109,6 @@ def batch_size(request: Request) -> int | None:
 
 
 def as_explained(request: Request) -> bytes:
-    """The command ``{aggregate, explain: true}`` as it appears inside an ``explain``."""
+    """Convert ``{aggregate, explain: true}`` to the command inside an ``explain``."""
     body = without(request.body, _NOT_EXPLAINED)
     return body if b"cursor" in request.fields else append(body, encode_elements({"cursor": {}}))

@@ -1,4 +1,4 @@
-"""``count`` and ``distinct``: the commands for the shards, and what their results make together."""
+"""``count`` and ``distinct``: the commands for the shards, and the merge of their results."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ _STRUCT: Final = "count"
 
 @dataclass(frozen=True, slots=True)
 class CountArguments:
-    """The arguments of ``count`` that matter to the router.
+    """The arguments of ``count`` that the router interprets.
 
     Attributes:
         query: the raw filter.
         limit: the largest result, 0 for no limit.
-        skip: how many matches are not counted.
+        skip: the number of matches to leave out of the count.
     """
 
     query: bytes
@@ -51,8 +51,8 @@ class CountArguments:
         """Check the arguments as mongod does. A negative limit means its magnitude.
 
         Raises:
-            CommandError: TypeMismatch, BadValue or FailedToParse for a limit, 51024 for a negative skip, Overflow when
-                limit and skip have no int64 sum.
+            CommandError: TypeMismatch; BadValue or FailedToParse for a limit; 51024 for a negative skip; Overflow when
+                the sum of limit and skip is not an int64.
         """
         given = Arguments.of(request, _STRUCT)
         query = given.maybe_raw(b"query")
@@ -70,16 +70,16 @@ class CountArguments:
         return arguments
 
     def body_for_shards(self, body: bytes) -> bytes:
-        """The command for each shard, made from the client's: skipped documents have to be counted there as well."""
+        """Convert the client's command for each shard. Shards count skipped documents as well."""
         if not self.limit and not self.skip:
             return body
         if not self.limit:
-            return without(body, (b"skip",))  # a limit of 0 stays, which a view refuses
+            return without(body, (b"skip",))  # keeps a limit of 0, because a view refuses it
         limit = encode_elements({"limit": bson.Int64(self.limit + self.skip)})
         return append(without(body, (b"limit", b"skip")), limit)
 
     def total(self, counts: list[int]) -> int:
-        """The result, given what each shard counted."""
+        """Return the result, given the counts of the shards."""
         total = max(sum(counts) - self.skip, 0)
         return min(total, self.limit) if self.limit else total
 
@@ -98,7 +98,7 @@ def _limit(request: Request) -> int:
 
 
 def _integral(value: int | float | Decimal128, shown: str) -> int:
-    """A number that has to be an int64, like MongoDB's ``parseIntegerElementToLong``.
+    """Convert a number to an int64, like MongoDB's ``parseIntegerElementToLong``.
 
     Raises:
         CommandError: FailedToParse.
@@ -118,7 +118,7 @@ DISTINCT_TOO_BIG: Final = 17217
 
 
 def merge_values(arrays: Iterable[bytes]) -> bytes:
-    """All values of some arrays, each once and in order, compared without a collation.
+    """Merge arrays into the distinct values in order, compared without a collation.
 
     Raises:
         CommandError: 17217, the result is larger than a document may be.
@@ -139,13 +139,13 @@ def merge_values(arrays: Iterable[bytes]) -> bytes:
 
 
 def merging_aggregate(arrays: Iterable[bytes], collation: Mapping[str, Any], db: str) -> bytes:
-    """The aggregation by which a mongod, which can collate, merges the values for us.
+    """Build the aggregation that merges values on a mongod, because the router cannot apply collations.
 
     Its only result, absent if there are no values, contains the array ``values``.
 
     Args:
         arrays: the values.
-        collation: how they compare.
+        collation: the collation to compare them by.
         db: the database to send it to.
     """
     documents = [

@@ -42,12 +42,12 @@ class ExplainedCommand:
 
     Attributes:
         request: the command as if the client had sent it directly.
-        body: the command as the client wrote it.
+        body: the command in the client's ``explain``.
         name: its name, as MongoDB spells it.
         verbosity: the level of detail.
         filter: the raw filter that determines its target.
-        collation: the raw collation that applies to the filter, None if it names none.
-        shown: the command as the reply shows it, if not as ``request``.
+        collation: the raw collation of the filter, None if it has none.
+        shown: the command for the reply, if it differs from ``request``.
     """
 
     request: Request
@@ -64,11 +64,11 @@ class ExplainedCommand:
 
         Args:
             explain: the command.
-            is_known: whether there is a command of some name.
+            is_known: whether there is a command with a name.
 
         Raises:
-            CommandError: TypeMismatch, BadValue for the verbosity, CommandNotFound, IllegalOperation for what cannot be
-                explained, or what is wrong with the inner command.
+            CommandError: TypeMismatch; BadValue for the verbosity; CommandNotFound; IllegalOperation for commands that
+                cannot be explained; or the inner command's error.
         """
         arguments = Arguments.of(explain)
         body = arguments.raw(b"explain")
@@ -98,7 +98,7 @@ class ExplainedCommand:
         """Parse a command that can be explained.
 
         Raises:
-            CommandError: what is wrong with it.
+            CommandError: the command's error.
         """
         if name == "find":
             found, collation = filter_of(request), request.raw_object(b"collation")
@@ -117,13 +117,13 @@ class ExplainedCommand:
         """Parse an ``aggregate`` with ``explain: true``.
 
         Raises:
-            CommandError: what is wrong with it.
+            CommandError: the aggregation's error.
         """
         body = as_explained(aggregate)
         return cls.of(_as_request(body, aggregate), body, "aggregate", VERBOSITIES[0])
 
     def on_view(self, view: ResolvedView) -> "ExplainedCommand":
-        """The aggregation equivalent to this read of a view.
+        """Return the aggregation equivalent to this read of a view.
 
         Raises:
             CommandError: there is none.
@@ -131,7 +131,7 @@ class ExplainedCommand:
         return self.as_aggregate(view.expand(self.request))
 
     def as_aggregate(self, request: Request) -> "ExplainedCommand":
-        """The same explanation of an aggregation instead of this command."""
+        """Return the same explanation for an aggregation in place of this command."""
         return self.of(request, without(request.body, {b"$db"}), "aggregate", self.verbosity)
 
     @property
@@ -140,17 +140,17 @@ class ExplainedCommand:
         return self.name in ("update", "delete", "findAndModify")
 
     def stage(self, shard_count: int) -> str:
-        """The name of the router's stage."""
+        """Return the name of the router's stage."""
         if self.name in ("update", "delete"):
             return "SHARD_WRITE"
-        # A findAndModify is among them: it always has a single shard.
+        # This includes findAndModify, which always has a single shard.
         if shard_count == 1:
             return "SINGLE_SHARD"
         return "SHARD_MERGE_SORT" if b"sort" in self.request.fields else "SHARD_MERGE"
 
 
 def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
-    """The command that asks a shard to explain ``inner``.
+    """Build the command that makes a shard explain ``inner``.
 
     Args:
         inner: the raw inner command.
@@ -163,7 +163,7 @@ def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
 
 
 def _as_request(body: bytes, explain: Request) -> Request:
-    """The inner command with the database of the ``explain``; one of its own is left for the shards to refuse."""
+    """Return the inner command on the database of the ``explain``; its own, if any, is left for shards to refuse."""
     db = explain.fields[b"$db"]
     return Request(OpMsg(op_msg(append(without(body, {b"$db"}), explain.body[db[1] : db[3]]), request_id=0)))
 
@@ -177,7 +177,7 @@ def _check_collection(request: Request, name: str) -> None:
     kind = next(iter(request.fields.values()))[0]
     if kind == STRING or name == "mapReduce":
         return
-    if name == "find":  # which is refused by itself with another code
+    if name == "find":  # a find itself has another error code
         raise CommandError(ErrorCode.InvalidNamespace, f"collection name has invalid type {type_name(kind)}")
     if name == "aggregate":
         return check_collectionless(request)
@@ -185,7 +185,7 @@ def _check_collection(request: Request, name: str) -> None:
 
 
 def _first_statement(request: Request, name: bytes) -> tuple[bytes, bytes | None]:
-    """The filter and the collation of the only statement of an update or a delete."""
+    """Return the filter and the collation of the only statement of an update or a delete."""
     statements = request.documents(name)
     if len(statements) != 1:
         raise CommandError(ErrorCode.InvalidLength, "explained write batches must be of size 1")
@@ -211,10 +211,9 @@ class ShardExplain:
     """The explanation of one shard.
 
     Attributes:
-        shard_id: the shard.
         connection_string: ``set/host:port,…``.
         address: the member that answered.
-        reply: its reply, decoded.
+        reply: its decoded reply.
     """
 
     shard_id: str
@@ -231,15 +230,15 @@ def explain_reply(
     server: Mapping[str, Any],
     command: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The reply for all commands but ``aggregate``.
+    """Build the reply for all commands but ``aggregate``.
 
     Args:
-        stage: what the router does with the results.
-        verbosity: how much was asked for.
+        stage: the router's stage.
+        verbosity: the level of detail.
         shards: their explanations.
         milliseconds: the router's execution time.
         server: ``serverInfo`` and ``serverParameters`` of the router.
-        command: the command that is explained.
+        command: the explained command.
     """
     reply: dict[str, Any] = {"queryPlanner": _query_planner(stage, shards)}
     if verbosity != "queryPlanner":
@@ -254,12 +253,12 @@ def explain_aggregate_reply(
     server: Mapping[str, Any],
     command: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The reply for ``aggregate`` on a sharded collection.
+    """Build the reply for ``aggregate`` on a sharded collection.
 
     Args:
         shards: their explanations.
-        merge_type: who merges, None if one shard does all.
-        split: ``shardsPart`` and ``mergerPart``, None if one shard does all.
+        merge_type: ``mergeType``, None if a single shard runs the pipeline.
+        split: ``shardsPart`` and ``mergerPart``, None if a single shard runs the pipeline.
         server: as in `explain_reply`.
         command: as in `explain_reply`.
     """
@@ -281,10 +280,10 @@ def explain_aggregate_reply(
 def explain_router_reply(
     shard: ShardExplain, server: Mapping[str, Any], address: str, command: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The reply for an aggregation that a mongos runs itself.
+    """Build the reply for an aggregation that mongos runs itself.
 
     Args:
-        shard: the explanation of a shard, whose stages would be the router's.
+        shard: the explanation of a shard, with the stages that mongos would run.
         server: as in `explain_reply`.
         address: of the router.
         command: as in `explain_reply`.
@@ -300,19 +299,19 @@ def explain_router_reply(
 def passed_through(
     shard: ShardExplain, server: Mapping[str, Any], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The reply for an aggregation of unsharded collections: the only shard's, with what is about the router.
+    """Build the reply for an aggregation of unsharded collections: the only shard's, with the router's own fields.
 
     Args:
         shard: its explanation.
         server: as in `explain_reply`.
-        shown: the command, if not as the shard shows it.
+        shown: the command, if it differs from the shard's.
     """
     said = {name: value for name, value in shard.reply.items() if name not in server}
     return {**server, **said, **({} if shown is None else {"command": shown})}
 
 
 def explains_aggregation(reply: Mapping[str, Any]) -> bool:
-    """Whether a mongod has explained a read as an aggregation: of a view, on the collection beneath the view."""
+    """Whether a mongod has explained a read of a view as an aggregation on the underlying collection."""
     return "aggregate" in reply.get("command", {})
 
 

@@ -1,4 +1,4 @@
-"""The arguments of ``find`` and ``getMore`` that matter to the router, and the command for each of several shards."""
+"""The arguments of ``find`` and ``getMore`` that the router interprets, and the command for each of several shards."""
 
 import math
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ from shardwright.wire.request import Request
 
 FIND_STRUCT: Final = "FindCommandRequest"
 _SPARE_SECONDS_MAX: Final = 0.1
-"""As in mongos: a quarter of the time that a ``find`` may take, but no more than this, is reserved for the reply."""
+"""Maximum time reserved for the reply to a ``find``; mongos reserves a quarter of its time limit, but at most this."""
 
 _NEAR_OPERATORS: Final = (b"$near", b"$nearSphere", b"$geoNear")
 _LOGICAL_OPERATORS: Final = (b"$and",)
 
 _KNOWN_SORTS_MAX: Final = 1_024
 _KNOWN_BYTES_MAX: Final = 256
-"""The most sorts that are remembered, and their maximum length."""
+"""Maximum length of a cached sort."""
 
 _OF_MONGOD: Final = frozenset({b"ntoreturn", b"$_requestResumeToken"})
 
@@ -52,7 +52,7 @@ _REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"}
 
 @dataclass(frozen=True, slots=True)
 class FindArguments:
-    """The arguments of a ``find`` that goes to several shards.
+    """The arguments of a ``find`` on several shards.
 
     Attributes:
         order: the order in which results are merged, None for any.
@@ -60,11 +60,11 @@ class FindArguments:
             is the simple one; otherwise None.
         projection: the raw projection, None if there is none.
         skip: documents to skip.
-        limit: documents to return in all, 0 for no limit.
+        limit: total number of documents to return, 0 for no limit.
         batch_size: documents in the first batch; None for the default, 0 for none.
-        is_single_batch: the cursor is closed after the first batch.
-        allows_partial_results: shards that cannot be reached are left out.
-        is_for_shards: but for sort keys, each of several shards gets the command as it is.
+        is_single_batch: whether the cursor is closed after the first batch.
+        allows_partial_results: whether unreachable shards are left out.
+        is_for_shards: whether the command can be forwarded to several shards unchanged, except for sort keys.
     """
 
     order: SortOrder | None
@@ -82,7 +82,8 @@ class FindArguments:
         """Check the arguments as MongoDB does.
 
         Raises:
-            CommandError: TypeMismatch, 51024 for a negative number, Overflow when limit and skip have no int64 sum.
+            CommandError: TypeMismatch; 51024 for a negative number; Overflow when the sum of limit and skip is not an
+                int64.
         """
         given = Arguments.of(request, FIND_STRUCT)
         projection = given.maybe_raw(b"projection")
@@ -110,17 +111,17 @@ class FindArguments:
 
     @property
     def whole_limit(self) -> int:
-        """How many documents the result and what is skipped before it have in all at most, 0 for no bound."""
+        """The maximum number of documents including the skipped ones, 0 for no bound."""
         return self.limit + self.skip if self.limit else 0
 
     def share(self, shares: LimitShares, shard_count: int) -> int | None:
-        """How many documents to ask each of several shards for, if these are likely to be enough; None for all.
+        """Return the number of documents to request from each of several shards if that likely suffices; else None.
 
-        Only if the documents are sorted, and come in one batch from each shard and to the client.
+        Shares require that the documents are sorted, and fit into one batch from each shard and to the client.
 
         Args:
             shares: of the collection.
-            shard_count: how many shards there are.
+            shard_count: the number of shards.
         """
         batch_size = FIRST_BATCH_DOCUMENTS if self.batch_size is None else self.batch_size
         if self.order is None or self.allows_partial_results or not 0 < self.limit <= batch_size:
@@ -129,14 +130,14 @@ class FindArguments:
         return share if share is not None and share <= batch_size else None
 
     def body_for_shards(self, body: bytes, *, has_sort_keys: bool = True, share: int | None = None) -> bytes:
-        """The command for each of several shards, made from the client's.
+        """Convert the client's command for each of several shards.
 
         Every shard returns its candidates for the first ``skip + limit`` results.
 
         Args:
             body: the client's command.
-            has_sort_keys: whether shards add their sort keys to the results, if there is a sort.
-            share: how many candidates a shard returns at most, None for ``skip + limit``.
+            has_sort_keys: whether shards add sort keys to the results, if there is a sort.
+            share: the maximum number of candidates of a shard, None for ``skip + limit``.
         """
         keyed_order = self.order if has_sort_keys else None
         if keyed_order is None and self.is_for_shards:
@@ -155,7 +156,7 @@ class FindArguments:
 
 
 def allows_partial_results(request: Request) -> bool:
-    """Whether shards that cannot be reached are left out of the result of a ``find``.
+    """Whether unreachable shards are left out of the result of a ``find``.
 
     Raises:
         CommandError: TypeMismatch.
@@ -164,7 +165,7 @@ def allows_partial_results(request: Request) -> bool:
 
 
 def patience_seconds(request: Request) -> float:
-    """How long to wait for shards that may be left out: less than ``maxTimeMS``, to leave time for the reply."""
+    """Return how long to wait for shards that may be left out: ``maxTimeMS``, less some time for the reply."""
     seconds = max_time_ms(request) / 1000
     return seconds - min(seconds / 4, _SPARE_SECONDS_MAX) if seconds else math.inf
 
@@ -179,10 +180,10 @@ def is_immortal(request: Request) -> bool:
 
 
 def check_for_mongos(request: Request) -> None:
-    """Refuse what a mongod accepts and a mongos does not.
+    """Refuse arguments that mongod accepts and mongos does not.
 
     Raises:
-        CommandError: BadValue for a resume token, or a projection on ``$sortKey``; see also `refuse_ntoreturn`.
+        CommandError: BadValue for a resume token, or a projection on ``$sortKey``; or from `refuse_ntoreturn`.
     """
     fields = request.fields
     if not _OF_MONGOD.isdisjoint(fields):
@@ -197,17 +198,17 @@ def check_for_mongos(request: Request) -> None:
 
 
 def refuse_ntoreturn(request: Request) -> None:
-    """Refuse the argument of finds before MongoDB 3.2, also in an ``explain``.
+    """Refuse an argument of finds before MongoDB 3.2, also in an ``explain``.
 
     Raises:
-        CommandError: 5746101, it is there.
+        CommandError: 5746101.
     """
     if b"ntoreturn" in request.fields:
         raise CommandError(5746101, "Cannot specify ntoreturn in a find command against mongos")
 
 
 def filter_of(request: Request) -> bytes:
-    """The raw filter, empty if there is none.
+    """Return the raw filter, empty if there is none.
 
     Raises:
         CommandError: TypeMismatch.
@@ -221,7 +222,7 @@ def filter_of(request: Request) -> bytes:
 
 
 def collation_of(request: Request) -> dict[str, Any] | None:
-    """The command's collation, None if it has none.
+    """Return the command's collation, None if it has none.
 
     Raises:
         CommandError: TypeMismatch.
@@ -235,9 +236,9 @@ def _is_set(request: Request, name: bytes) -> bool:
 
 
 def _is_for_shards(request: Request) -> bool:
-    """Whether there is nothing that shards get otherwise, nor anything that they might read otherwise than the router.
+    """Whether the command can be forwarded unchanged.
 
-    That is the usual command, and rewriting it costs as much as reading it.
+    That is the usual case, and rewriting a command costs as much as reading it.
     """
     fields = request.fields
     if b"skip" in fields or b"singleBatch" in fields:
@@ -247,14 +248,14 @@ def _is_for_shards(request: Request) -> bool:
 
 
 def _with_limit(body: bytes, limit: int) -> bytes:
-    """A command that `_is_for_shards`, with another limit, which is smaller than its own."""
+    """Replace the limit of a command that `_is_for_shards` by a smaller one."""
     span = find(body, b"limit")
     assert span is not None
     return with_value(body, span, limit.to_bytes(span[3] - span[2], "little"))
 
 
 def _orders(request: Request) -> tuple[SortOrder | None, FieldOrder | None]:
-    """The order of the results, and the same read from whole documents, if that is possible."""
+    """Return the order of the results, and the order read from whole documents, if that is possible."""
     sort = request.fields.get(b"sort")
     if sort is not None and sort[0] == OBJECT and sort[3] - sort[2] > len(EMPTY_DOCUMENT):
         raw = request.raw(sort)
@@ -269,17 +270,17 @@ def _orders_of(sort: bytes) -> tuple[SortOrder | None, FieldOrder | None]:
 
 @lru_cache(_KNOWN_SORTS_MAX)
 def _known_orders(_db: str, _collection: str, sort: bytes) -> tuple[SortOrder | None, FieldOrder | None]:
-    """The orders of a sort of a collection, whose documents' layout the `FieldOrder` remembers."""
+    """Cache the orders of a sort by collection, because `FieldOrder` remembers the layout of its documents."""
     return _orders_of(sort)
 
 
 def _has_its_fields(order: FieldOrder, given: Arguments, projection: bytes | None) -> bool:
-    """Whether the shards' results contain the fields that the order is about."""
+    """Whether the shards' results contain the fields of the order."""
     return not given.boolean(b"returnKey", strictness=Strictness.OPTIONAL_BOOL) and order.is_kept_by(projection)
 
 
 def is_near(filter_document: bytes, start: int = 0) -> bool:
-    """Whether a filter has a ``$near`` or similar operator, whose results are sorted by distance."""
+    """Whether a filter has a ``$near`` or similar operator, so that results are sorted by distance."""
     if b"$near" not in filter_document and b"$geoNear" not in filter_document:
         return False
     for name, (kind, _, value_start, _) in spans(filter_document, start):
@@ -319,12 +320,12 @@ _KNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GetMoreArguments:
-    """What a ``getMore`` asks for.
+    """The arguments of a ``getMore``.
 
     Attributes:
         cursor_id: the cursor.
         namespace: the ``db.collection`` named.
-        batch_size: how many documents at most, None for as many as fit.
+        batch_size: the maximum number of documents, None for as many as fit.
         max_time_ms: how long an awaiting cursor may wait, None if not given.
     """
 
@@ -355,7 +356,7 @@ class GetMoreArguments:
 
 
 def _check_collection_name(name: str) -> None:
-    """Refuse what cannot be the name of a collection.
+    """Refuse an invalid collection name.
 
     Raises:
         CommandError: InvalidNamespace.

@@ -1,4 +1,4 @@
-"""``mapReduce``, rewritten as the aggregation that mongos and mongod make of it.
+"""``mapReduce``, rewritten as an aggregation, in the same form as by mongos and mongod.
 
 ::
 
@@ -9,7 +9,7 @@
     [$project: finalize]
     [$out | $merge: the output collection]
 
-The functions run in the mongods, which have the two internal expressions that this takes. Every message is mongod's.
+The functions run in the mongods, which have two internal expressions for them. All error texts are mongod's.
 """
 
 from collections.abc import Mapping
@@ -43,13 +43,13 @@ _ACTIONS: Final = (b"replace", b"merge", b"reduce")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the results go.
+    """The destination of the results.
 
     Attributes:
         action: ``inline``, ``replace``, ``merge`` or ``reduce``.
         namespace: the output collection; None for ``inline``.
         names_database: whether the command names the database of the output collection.
-        must_be_sharded: whether that collection has to be sharded.
+        must_be_sharded: whether the output collection must be sharded.
     """
 
     action: str
@@ -59,7 +59,7 @@ class Output:
 
     @classmethod
     def parse(cls, arguments: Arguments, db: str) -> "Output":
-        """Read the argument ``out``.
+        """Parse the argument ``out``.
 
         Raises:
             CommandError: 40414, BadValue, InvalidOptions, InvalidNamespace.
@@ -103,16 +103,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class MapReduce:
-    """The arguments of a ``mapReduce``; functions are the source text of JavaScript functions.
+    """The arguments of a ``mapReduce``; functions are JavaScript source text.
 
     Attributes:
         map: emits keys and values of a document.
         reduce: combines the values of a key.
-        finalize: computes the final value of a key, None to leave it.
-        output: where the results go.
+        finalize: computes the final value of a key, None if there is no such function.
+        output: the destination of the results.
         query: the raw filter, None for all documents.
-        sort: the raw order, None for none.
-        limit: how many documents to read, None for all.
+        sort: the raw sort, None for none.
+        limit: the number of documents to read, None for all.
         scope: global variables of the functions.
     """
 
@@ -130,7 +130,7 @@ class MapReduce:
         """Check the arguments as mongod does.
 
         Raises:
-            CommandError: 40414, 40415, TypeMismatch, BadValue, 15958; as `Output.parse`.
+            CommandError: 40414, 40415, TypeMismatch, BadValue, 15958; or from `Output.parse`.
         """
         given = Arguments.of(request, _STRUCT)
         given.refuse_unknown(_KNOWN)
@@ -173,7 +173,7 @@ class MapReduce:
         return [*stages, *self._output_stages()]
 
     def as_aggregate(self, request: Request, cluster_time: Timestamp) -> Request:
-        """The aggregation, with the command's general arguments.
+        """Return the aggregation, with the command's generic arguments.
 
         Args:
             request: the ``mapReduce``.
@@ -210,12 +210,12 @@ class MapReduce:
 
 
 def internal_error(error: CommandError) -> CommandError:
-    """An error of the aggregation, as ``mapReduce`` reports it."""
+    """Convert an error of the aggregation to ``mapReduce``'s form."""
     return CommandError(error.code, f"MapReduce internal error :: caused by :: {error.message}", extra=error.extra)
 
 
 def _called(function: str, values: object) -> dict[str, Any]:
-    """An expression that calls a function with a key and its value or values."""
+    """Return an expression that calls a function with a key and its value or values."""
     return {"$function": {"args": ["$_id", values], "body": function, "lang": "js"}}
 
 

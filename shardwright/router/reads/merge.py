@@ -1,14 +1,14 @@
-"""Merging the results of several shards, without I/O: documents in, documents out.
+"""The results merger: merges the results of several shards. No I/O.
 
-A batch is not taken apart before its documents are needed: a sorted find with a limit uses about half of those that
+Each shard's cursor is a *source* with a number. Documents are fed to a source as they arrive. `ResultMerger.fill` moves
+the documents that are certain to come next into a batch. When it stops, `starving` names the sources whose next
+documents are needed to continue.
+
+A batch is split into documents only on demand, because a sorted find with a limit uses about half of the documents that
 each of two shards returns.
 
-Each shard's cursor is a *source* with a number. Documents are fed to a source as they come; `ResultMerger.fill` moves
-the documents that are known to come next into a batch. When it stops, `starving` names the sources whose next documents
-are needed to continue.
-
-In an order, keys are read for some documents of each source at a time. Up to the smallest of the sources' last keys,
-everything that comes next is known, and Python's sort merges it: it finds that it is given sorted runs.
+With an order, keys are read for some documents of each source at a time. All documents up to the smallest of the
+sources' last keys can be merged. Python's sort does that, as it detects sorted runs.
 """
 
 import sys
@@ -25,12 +25,12 @@ _OBJECT_BYTES: Final = 48
 
 
 def held_bytes(documents: Sequence[bytes]) -> int:
-    """Memory used by documents."""
+    """Return the memory used by documents."""
     return sum(map(len, documents)) + len(documents) * _OBJECT_BYTES
 
 
 class DocumentQueue:
-    """Documents in their order."""
+    """A queue of documents in order."""
 
     __slots__ = ("_documents", "_position", "_rest")
 
@@ -40,26 +40,26 @@ class DocumentQueue:
         self._rest: DocumentArray | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any documents."""
         return self._position < len(self._documents) or self._rest is not None
 
     @property
     def held_bytes(self) -> int:
-        """Memory used by them, and by those taken whose memory is not free yet."""
+        """Memory used by the documents, including taken ones that are not yet released."""
         return held_bytes(self._documents) + (0 if self._rest is None else self._rest.held_bytes)
 
     def put(self, documents: Sequence[bytes]) -> None:
-        """Put documents into the queue, which has to be empty."""
+        """Put documents into the queue, which must be empty."""
         assert not self
         self._documents, self._position = documents, 0
 
     def put_array(self, documents: DocumentArray) -> None:
-        """As `put`, for a batch as it was received; if it is malformed, that is found when it is read."""
+        """Do the same as `put` for a batch as received; a malformed batch is detected when it is read."""
         self.put(())
         self._rest = documents or None
 
     def peek(self, count: int) -> Sequence[bytes]:
-        """The first documents, as many as there are up to this number.
+        """Return the first documents, at most ``count``.
 
         Raises:
             RemoteProtocolError: a batch is malformed.
@@ -71,10 +71,10 @@ class DocumentQueue:
         return self._documents[self._position : end]
 
     def take(self, count: int) -> Sequence[bytes]:
-        """Remove and return the first documents, as many as there are up to this number; as `peek`."""
+        """Remove and return the first documents, at most ``count``; errors as for `peek`."""
         taken = self.peek(count)
         self._position += len(taken)
-        if self._position * 2 >= len(self._documents):  # so that all copying together costs no more than the taking
+        if self._position * 2 >= len(self._documents):  # keeps the total cost of copying linear
             self._documents, self._position = self._documents[self._position :], 0
         return taken
 
@@ -89,7 +89,7 @@ class DocumentQueue:
 
 
 FIRST_BATCH_DOCUMENTS: Final = 101
-"""How many documents the first batch of ``find`` holds when no ``batchSize`` is given."""
+"""Number of documents in the first batch of a ``find`` without ``batchSize``."""
 
 ELEMENT_BYTES: Final = 9
 """Overhead of a document in the array: type byte, index of up to seven digits, NUL."""
@@ -102,7 +102,7 @@ class Batch:
 
     Attributes:
         documents: the raw documents, in order.
-        documents_max: the limit on their number, None for as many as there is room for.
+        documents_max: the maximum number, None for as many as fit.
         size: bytes of the documents in the reply.
     """
 
@@ -115,16 +115,16 @@ class Batch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the number of documents is reached."""
+        """Whether the maximum number of documents is reached."""
         return self.documents_max is not None and len(self.documents) >= self.documents_max
 
     @property
     def documents_missing(self) -> int | None:
-        """How many more documents it accepts, None for as many as there is room for."""
+        """The number of documents that it still accepts, None for as many as fit."""
         return None if self.documents_max is None else self.documents_max - len(self.documents)
 
     def add(self, document: bytes) -> bool:
-        """Add a document if there is room for it, which the first one always has; returns whether there was."""
+        """Add a document if it fits, as the first one always does; return whether it was added."""
         documents = self.documents
         size = self.size + len(document) + ELEMENT_BYTES
         if len(documents) == self.documents_max or (documents and size > BSON_OBJECT_BYTES_MAX):
@@ -134,7 +134,7 @@ class Batch:
         return True
 
     def take_from(self, documents: DocumentQueue, count_max: int | None) -> int:
-        """Move as many documents as there is room for, but no more than ``count_max``; returns how many it were."""
+        """Move as many documents as fit, at most ``count_max``; return their number."""
         bounds = (bound for bound in (count_max, self.documents_missing) if bound is not None)
         following = documents.peek(min(bounds, default=_ALL))
         count = len(following)
@@ -146,7 +146,7 @@ class Batch:
         return count
 
     def _count_with_room(self, documents: Sequence[bytes]) -> tuple[int, int]:
-        """How many of some documents there is room for, and the size with them."""
+        """Return how many documents fit, and the size including them."""
         size = self.size
         for count, document in enumerate(documents):
             size_with = size + len(document) + ELEMENT_BYTES
@@ -157,24 +157,24 @@ class Batch:
 
 
 _KEYED_MIN: Final = 32
-"""The fewest keys of a source that are read at once. Keys of unneeded documents are read in vain."""
+"""Minimum number of keys of a source that are read at once. Reading keys of unneeded documents is wasted work."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
-"""In a long merge, the keys of a quarter as many documents as before are read at once, up to this number."""
+"""Maximum number of keys that are read at once. In a long merge, it is a quarter of the number read before."""
 
 
 class ShareTooSmallError(Exception):
-    """Sources were asked for a share of the result each, and one of them may have more of it."""
+    """Sources returned only a share of the result each, and one of them may have more of it."""
 
 
 class Order(Protocol):
-    """How documents compare."""
+    """A sort order of documents."""
 
     def keyed(self, documents: Sequence[bytes]) -> tuple[list[bytes], Sequence[bytes]]:
-        """For each document bytes that compare as it does, and the document as the client gets it.
+        """Return the keys of documents, which compare as the documents do, and the documents for the client.
 
         Raises:
-            RemoteProtocolError: a document lacks what it is sorted by.
+            RemoteProtocolError: a document lacks its sort key.
         """
         ...
 
@@ -185,8 +185,8 @@ class _Source:
     Attributes:
         waiting: documents whose keys have not been read yet.
         keys: the keys of the documents before ``waiting``.
-        documents: the documents with these keys, as the client gets them.
-        is_exhausted: nothing more will be fed.
+        documents: the documents with these keys, in the form for the client.
+        is_exhausted: whether nothing more will be fed.
     """
 
     __slots__ = ("_keyed_count", "_share", "documents", "is_exhausted", "keys", "waiting")
@@ -209,7 +209,7 @@ class _Source:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the rest was not asked for, so that it is not known what comes after its last key, if anything."""
+        """Whether the share ended the source, so that documents after its last key are unknown."""
         return self._share is not None and self._keyed_count >= self._share and self.is_exhausted and not self.waiting
 
     @property
@@ -225,7 +225,7 @@ class _Source:
 
         Args:
             order: reads them.
-            share: how many documents of each source are needed on average. A quarter more mostly is enough at once.
+            share: the average number of documents needed from each source; 25% more are read, which mostly suffices.
         """
         if self.keys or not self.waiting:
             return
@@ -234,14 +234,14 @@ class _Source:
         self._keyed_count += len(self.keys)
 
     def take(self, count: int) -> tuple[list[bytes], Sequence[bytes]]:
-        """Remove the first documents; returns their keys, and them."""
+        """Remove and return the first keys and their documents."""
         taken = self.keys[:count], self.documents[:count]
         self.keys, self.documents = self.keys[count:], self.documents[count:]
         return taken
 
 
 class ResultMerger:
-    """Merges sources in sort order, or as they come, and applies skip and limit to the result.
+    """Merges sources in sort order, or in any order, and applies skip and limit to the result.
 
     Documents that compare equal come in the order of their sources' numbers.
     """
@@ -258,12 +258,12 @@ class ResultMerger:
         """Start with empty sources.
 
         Args:
-            source_count: how many there are.
-            order: how documents compare, None for no order.
-            skip: how many documents to drop first.
-            limit: how many documents there are in all at most, 0 for no bound.
-            share: how many documents each source was asked for, if these may be too few. Then the result has to be
-                complete when the first batch is (see `check_shares`).
+            source_count: the number of sources.
+            order: the sort order, None for any order.
+            skip: the number of documents to drop first.
+            limit: the maximum number of documents in total, 0 for no bound.
+            share: the number of documents requested from each source, if these may be too few. The first batch must
+                then complete the result (see `check_shares`).
         """
         self._sources = [_Source(share) for _ in range(source_count)]
         self._has_shares = share is not None
@@ -286,16 +286,16 @@ class ResultMerger:
         fed.is_exhausted = is_exhausted
 
     def starving(self) -> list[int]:
-        """The sources that must be fed to continue: all empty ones, as soon as one of them is needed."""
+        """Return the sources that must be fed to continue: all empty ones, as soon as one of them is needed."""
         if self._next or self.is_done or (self._order is None and any(source.waiting for source in self._sources)):
             return []
         return [number for number, source in enumerate(self._sources) if source.is_starving]
 
     def fill(self, batch: Batch) -> None:
-        """Move documents into the batch until it is full, or the next document is not known.
+        """Move documents into the batch until it is full, or the next document is unknown.
 
         Raises:
-            RemoteProtocolError: a document lacks what it is sorted by.
+            RemoteProtocolError: a document lacks its sort key.
         """
         if self._order is None:
             for source in self._sources:
@@ -320,7 +320,7 @@ class ResultMerger:
         return not self._next and all(source.is_known_to_its_end and not source.keys for source in self._sources)
 
     def check_shares(self) -> None:
-        """Check that the result is complete, if sources were asked for shares of it.
+        """Check that the result is complete, if sources returned only shares of it.
 
         Raises:
             ShareTooSmallError: it is not.
@@ -334,12 +334,12 @@ class ResultMerger:
         return self._order is None and not self._skip and self._remaining is None
 
     def wanted(self, batch: Batch) -> int | None:
-        """How many more documents a batch needs, with those to skip; None for as many as there is room for."""
+        """Return how many more documents a batch needs, including those to skip; None for as many as fit."""
         bounds = [bound for bound in (batch.documents_missing, self._remaining) if bound is not None]
         return self._skip + min(bounds) if bounds else None
 
     def _merged(self, order: Order, wanted: int) -> Sequence[bytes]:
-        """The documents that are now known to come next; none if some source has to be fed first, or is cut off."""
+        """Merge the documents that are certain to come next; none if a source must be fed first, or is cut off."""
         bound: tuple[bytes, int] | None = None
         share = min(wanted // len(self._sources), _KEYED_AT_ONCE_MAX)
         for number, source in enumerate(self._sources):
@@ -359,7 +359,7 @@ class ResultMerger:
         return [documents[position] for position in sorted(range(len(keys)), key=keys.__getitem__)]
 
     def _move(self, documents: DocumentQueue, batch: Batch) -> bool:
-        """Skip documents or add them to the batch, as long as the limit is not reached; returns whether it had room."""
+        """Skip documents or add them to the batch, up to the limit; return whether the batch had room for all."""
         if self._skip:
             self._skip -= len(documents.take(self._skip))
         count = batch.take_from(documents, self._remaining)
@@ -369,9 +369,9 @@ class ResultMerger:
 
 
 def _count_up_to(source: _Source, number: int, bound: tuple[bytes, int] | None) -> int:
-    """How many documents of a source, of those with keys, come no later than a key of a source; all without a bound."""
+    """Return how many keyed documents of a source precede or equal a source's key; all of them without a bound."""
     if bound is None or bound[1] == number:
         return len(source.keys)
     key, bounding = bound
-    # If documents compare equal, the source with the lower number comes first.
+    # Among documents that compare equal, the source with the lower number comes first.
     return (bisect_right if number < bounding else bisect_left)(source.keys, key)

@@ -4,7 +4,7 @@ from shardwright.wire.request import Request
 
 
 def raw_elements(request: Request, names: tuple[bytes, ...]) -> bytes:
-    """The elements of a command with the given names, ready for `rawbson.append`."""
+    """Return the elements of a command with the given names, ready for `rawbson.append`."""
     body, fields = request.body, request.fields
     spans = [fields[name] for name in names if name in fields]
     return b"".join([body[start:end] for _, start, _, end in spans])

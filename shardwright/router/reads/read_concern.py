@@ -1,4 +1,4 @@
-"""``readConcern`` of reads of sharded collections: the router chooses one time for a snapshot on all shards."""
+"""``readConcern`` of reads of sharded collections. The router chooses the common time of a snapshot on all shards."""
 
 import time as wall_clock
 from typing import Any, Final
@@ -26,19 +26,19 @@ def is_snapshot(request: Request) -> bool:
 
 
 def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> Timestamp | None:
-    """The cluster time at which a read of a sharded collection reads, if its level is snapshot; None for any other.
+    """Return the cluster time of a snapshot read of a sharded collection; None for any other read.
 
-    It is ``atClusterTime`` if the client gives it. Otherwise it is the newest time that the router knows, which is
-    never before the client's ``afterClusterTime`` or a move in the routing table: the recipient may have accepted
-    writes since the move, which an earlier snapshot would miss.
+    It is the client's ``atClusterTime``, if given. Otherwise it is the newest time that the router has seen. That is
+    never before the client's ``afterClusterTime`` or a migration in the routing table, whose recipient may have
+    accepted writes that an earlier snapshot would miss.
 
     Args:
         request: the client's command.
-        table: of the collection, None if it is not sharded.
-        clock: the newest cluster time known, packed; 0 if there is none.
+        table: of the collection, None if it is unsharded.
+        clock: the newest cluster time seen, packed; 0 if there is none.
 
     Raises:
-        CommandError: InvalidOptions, it names a time to read at and one to read after.
+        CommandError: InvalidOptions, both ``atClusterTime`` and ``afterClusterTime`` are given.
     """
     if table is None or READ_CONCERN not in request.fields:
         return None
@@ -55,16 +55,16 @@ def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> T
 
 
 def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
-    """A command that makes a shard read at a time; the same command without a time.
+    """Make a command read at a time; return it unchanged without a time.
 
     Args:
         body: of the command.
         time: from `snapshot_time`.
-        clock: the newest cluster time known, packed.
+        clock: the newest cluster time seen, packed.
     """
     if time is None:
         return body
-    # A mongod refuses to read at a time later than any it has seen, so the command gossips a time that is not earlier.
+    # A mongod refuses to read at a time later than its cluster time, so the command gossips a time that is not earlier.
     told = time if _may_be_told(body, time) else Timestamp(0, 0)
     concern = rawbson.find(body, READ_CONCERN)
     elements = {
@@ -77,8 +77,8 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
 def _may_be_told(body: bytes, time: Timestamp) -> bool:
     """Whether a cluster time is certain not to be in the future.
 
-    A time given by a client may be, and gossiping it would advance the whole cluster's clock for good. A valid time may
-    be unknown here because the client got it from another router.
+    A client's time may be in the future, and gossiping it would permanently advance the whole cluster's clock. A valid
+    time may be unknown here, because the client may have received it from another router.
     """
     concern = rawbson.find(body, READ_CONCERN)
     names_time = concern is not None and any(rawbson.find(body, name, concern[2]) for name in _TIMES_OF_CLIENTS)

@@ -1,19 +1,18 @@
 """The order in which the results of several shards are merged.
 
-A shard that is asked for it puts the sort key of each document into its ``$sortKey``: the values of the sort's
-components, in an array, already evaluated (``$meta``) and already transformed by the collation. So the router compares
-them as plain values, component by component, each in its direction.
+On request, a shard puts the sort key of each document into its ``$sortKey``: the values of the sort's components, in an
+array, already evaluated (``$meta``) and transformed by the collation. The router therefore compares them as plain
+values, component by component, each in its direction.
 
-A shard that has to add a ``$sortKey`` to each document builds the document twice: that is a third to a half of what a
-sorted find costs a mongod. A sort by top-level fields under the simple collation does not need it. By MongoDB's rules,
-the value of such a field is
+To add a ``$sortKey``, a shard builds each document twice, which is a third to a half of a sorted find's cost to mongod.
+A sort by top-level fields under the simple collation does not need it. By MongoDB's rules, the value of such a field is
 
 * the field's, or null if the document has none;
-* of an array the element that comes first in the direction of the sort, undefined if it is empty. With several
-  components only one can be an array (mongod refuses to sort parallel ones), so components do not depend on each other.
+* for an array, the element that comes first in the direction of the sort, or undefined if the array is empty. With
+  several components only one can be an array (mongod refuses to sort parallel ones), so components are independent.
 
-Paths with dots expand arrays on their way in ways of their own, so they are left to the shards, as are ``$meta`` and
-all that returns something else than the field as it is stored (see `FindArguments.parse`).
+Paths with dots expand arrays along the path by other rules, so they are left to the shards. So are ``$meta`` and all
+options that return something else than the field as it is stored (see `FindArguments.parse`).
 """
 
 from collections.abc import Sequence
@@ -43,15 +42,15 @@ from shardwright.wire.rawbson import (
 SORT_KEY: Final = b"$sortKey"
 
 INVERTED: Final = bytes(255 - byte for byte in range(256))
-"""Translates an encoding to one that compares the other way round."""
+"""Translation table from an encoding to one in the opposite order."""
 
 NUMBERS: Final = frozenset({INT32, INT64, DOUBLE, DECIMAL128})
 
 END: Final = b"\x80"
-"""Ends a key. One encoding may begin with another ("a" and "a\\0"), and then the next byte decides: this one lies
-between the longer one's escape and the inverse of that."""
+"""The end of a key. If one encoding is a prefix of another ("a" and "a\\0"), the next byte decides. This byte lies
+between the longer encoding's escape byte and the inverse of that byte."""
 
-# Types whose values all have the same size. An array with the size of one such value holds just this.
+# Types whose values all have the same size. An array with the size of one such value has exactly one element.
 _FIXED_SIZES: Final = {INT32: 4, INT64: 8, DOUBLE: 8, DATE: 8, TIMESTAMP: 8, OBJECT_ID: 12}
 _ARRAY_OF_ONE_BYTES: Final = 8
 """The array's length, the value's type, its name ``0`` with a NUL, and the array's end."""
@@ -59,18 +58,18 @@ _ARRAY_OF_ONE_BYTES: Final = 8
 # $sortKey and its NUL, as it appears in a document.
 _SORT_KEY_NAME: Final = SORT_KEY + b"\0"
 
-# The type and name of the metadata element that shards add in front of it, and its size with the double that follows.
+# The type and name of the metadata element that shards add before it, and its size with the double that follows.
 _TEXT_SCORE: Final = bytes((DOUBLE,)) + b"$textScore\0"
 _TEXT_SCORE_BYTES: Final = len(_TEXT_SCORE) + 8
 
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """How two documents that carry a ``$sortKey`` compare.
+    """The order of documents that carry a ``$sortKey``.
 
     Attributes:
-        descending: for each component of the sort whether it descends.
-        is_whole_key: the ``$sortKey`` is one ascending value and not an array of components (``$near``).
+        descending: for each component of the sort, whether it descends.
+        is_whole_key: whether ``$sortKey`` is a single ascending value rather than an array of components (``$near``).
     """
 
     descending: tuple[bool, ...]
@@ -78,7 +77,7 @@ class SortOrder:
 
     @classmethod
     def parse(cls, sort: bytes) -> "SortOrder | None":
-        """The order that a ``sort`` document asks for; None if results may come in any order.
+        """Parse a ``sort`` document; return None if results may come in any order.
 
         A ``$natural`` anywhere is a hint rather than a sort, and ``$meta`` components descend. Malformed sorts are
         left for the shards to refuse.
@@ -91,7 +90,7 @@ class SortOrder:
         return cls(tuple(descending)) if descending else None
 
     def keyed(self, documents: Sequence[bytes]) -> tuple[list[bytes], Sequence[bytes]]:
-        """The keys of documents that carry their ``$sortKey``, and the documents without it (see `merge.Order`).
+        """Return the keys of documents that carry their ``$sortKey``, and the documents without it (see `merge.Order`).
 
         Raises:
             RemoteProtocolError: a document lacks it, or it has other components than the sort.
@@ -101,7 +100,7 @@ class SortOrder:
         return keys, list(map(without_sort_key, documents, spans_of_keys))
 
     def key(self, document: bytes, span: Span) -> bytes:
-        """Bytes that compare as the document does, from the ``$sortKey`` found at ``span``.
+        """Return bytes that compare as the document does, from the ``$sortKey`` at ``span``.
 
         Raises:
             RemoteProtocolError: the ``$sortKey`` does not have the components of the sort.
@@ -126,21 +125,21 @@ class SortOrder:
 
 
 NEAREST_FIRST: Final = SortOrder((False,), is_whole_key=True)
-"""The order of a ``$near`` query without a sort: ``$sortKey`` is the distance."""
+"""The order of a ``$near`` query without a sort, whose ``$sortKey`` is the distance."""
 
 
 def decode_value_is_negative(document: bytes, span: Span) -> bool:
-    """Whether the number at ``span`` is below zero; NaN is not."""
+    """Whether the number at ``span`` is below zero. NaN is not."""
     value = decode_value(document, span)
     number = value.to_decimal() if span[0] == DECIMAL128 else value
     return bool(number == number and number < 0)  # a decimal NaN does not compare
 
 
 def sort_key_span(document: bytes) -> Span:
-    """Where the ``$sortKey`` of a document is.
+    """Locate the ``$sortKey`` of a document.
 
-    Every document that a shard sends for a merge has one at its top level. So if the name occurs once in its bytes,
-    this is it, and the elements before it need not be walked.
+    Every document that a shard sends for a merge has one at its top level. If the name occurs only once in its bytes,
+    that is the ``$sortKey``, and the elements before it need not be walked.
 
     Raises:
         RemoteProtocolError: there is none.
@@ -162,7 +161,7 @@ def sort_key_span(document: bytes) -> Span:
 
 
 def without_sort_key(document: bytes, span: Span) -> bytes:
-    """The document without the ``$sortKey`` at ``span``, and the text score in front of it after a ``$text``."""
+    """Remove the ``$sortKey`` at ``span``, and the text score that precedes it after a ``$text``."""
     _, start, _, end = span
     if start >= _TEXT_SCORE_BYTES and document.startswith(_TEXT_SCORE, start - _TEXT_SCORE_BYTES):
         start -= _TEXT_SCORE_BYTES
@@ -170,16 +169,16 @@ def without_sort_key(document: bytes, span: Span) -> bytes:
 
 
 _LENGTH_BYTES: Final = 4
-"""The length at the beginning of a document."""
+"""Size of the length at the start of a document."""
 
 _PLAIN_FLAGS: Final = (0, 1)
 
 
 class FieldOrder:
-    """How two whole documents compare.
+    """The order of whole documents by their fields.
 
     Args:
-        components: of the sort: the name of each field, and whether it descends.
+        components: the name of each field of the sort, and whether it descends.
     """
 
     def __init__(self, components: Sequence[tuple[bytes, bool]]) -> None:
@@ -187,14 +186,14 @@ class FieldOrder:
 
     @classmethod
     def of(cls, sort: bytes, order: SortOrder) -> "FieldOrder | None":
-        """The order of a sort whose parsed form is ``order``; None if shards have to add sort keys."""
+        """Return the order of a sort whose parsed form is ``order``; None if shards must add sort keys."""
         names = [name for name, span in spans(sort) if span[0] in NUMBERS and _is_top_level(name)]
         if len(set(names)) < len(order.descending):
             return None
         return cls(tuple(zip(names, order.descending, strict=True)))
 
     def keyed(self, documents: Sequence[bytes]) -> tuple[list[bytes], Sequence[bytes]]:
-        """The keys of documents, and the documents as they are (see `merge.Order`).
+        """Return the keys of documents, and the documents unchanged (see `merge.Order`).
 
         Raises:
             InvalidBSONError: a document is not well-formed.
@@ -221,11 +220,7 @@ def _is_top_level(name: bytes) -> bool:
 
 
 class _Component:
-    """One field of the sort.
-
-    Attributes:
-        name: of the field.
-    """
+    """One field of the sort."""
 
     __slots__ = ("_descends", "_layout", "name")
 
@@ -235,7 +230,7 @@ class _Component:
         self._layout: _Layout | None = None
 
     def keys(self, documents: Sequence[bytes]) -> list[bytes]:
-        """This component of the keys of documents."""
+        """Return this component of the keys of documents."""
         keys = None if self._layout is None else self._layout.keys(documents)
         if keys is None:
             self._layout = _Layout.of(documents[0], self.name)
@@ -246,7 +241,7 @@ class _Component:
 
 
 def _key(document: bytes, name: bytes, *, descends: bool) -> bytes:
-    """What a document is sorted by, ascending even if the sort descends."""
+    """Encode a document's sort value, in ascending form even if the sort descends."""
     span = find(document, name)
     if span is None:
         return ENCODED_NULL
@@ -257,13 +252,13 @@ def _key(document: bytes, name: bytes, *, descends: bool) -> bytes:
 
 
 class _Layout:
-    """Where documents have a field, if its value and all that precedes it have types of fixed sizes.
+    """The position of a field in documents, if its value and all preceding ones have types of fixed sizes.
 
     The documents of a collection mostly begin alike. If the types and names up to the field equal the layout's, at the
-    same places, a walk over the elements would find the field at the same place too.
+    same places, then the field is at the same place, too.
 
     Args:
-        headers: the type and the name of each element up to and including the field, as they stand in documents.
+        headers: the type and the name of each element up to and including the field, as encoded in documents.
         skipped: the sizes of the values of all but the field.
         column: reads the field.
     """
@@ -279,7 +274,7 @@ class _Layout:
 
     @classmethod
     def of(cls, document: bytes, name: bytes) -> "_Layout | None":
-        """The layout of a document, None if it has the field elsewhere or not at all."""
+        """Return the layout of a document, None if its field is at a variable place or missing."""
         headers: list[bytes] = []
         skipped: list[int] = []
         for each, (kind, element_start, value_start, value_end) in spans(document):
@@ -293,11 +288,11 @@ class _Layout:
         return None
 
     def keys(self, documents: Sequence[bytes]) -> list[bytes] | None:
-        """The keys of documents; None if one of them has another layout."""
+        """Return the keys of documents; None if one of them has another layout."""
         try:
             *headers, values = zip(*map(self._struct.unpack_from, documents), strict=True)
         except struct_error:
-            return None  # one is shorter
+            return None  # one document is shorter
         count = len(documents)
         if all(found.count(header) == count for found, header in zip(headers, self._headers, strict=True)):
             return self._column.encode(values)

@@ -20,10 +20,10 @@ def shards_for_read(
     collation: Mapping[str, Any] | None,
     time: Timestamp | None = None,
 ) -> tuple[str, ...]:
-    """The shards that may hold matches of a filter, in order; the primary shard for an unsharded collection.
+    """Return the shards that may hold matches of a filter, in order; the primary shard for an unsharded collection.
 
     Args:
-        routing: where the collection is.
+        routing: of the collection.
         filter_document: the raw filter.
         collation: the command's, None for the collection's default.
         time: of a snapshot, which targets the owners at that time.
@@ -46,7 +46,7 @@ def shards_for_read(
 def collation_unless_simple(
     routing: CollectionRouting, collation: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """The collation that applies to a sharded collection, None if it is the simple one."""
+    """Return the collation that applies to a sharded collection, None if it is the simple one."""
     default = None if routing.table is None else routing.table.collection.default_collation
     applied = effective(collation, default)
     return None if is_simple(applied) else applied

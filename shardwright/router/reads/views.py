@@ -1,6 +1,6 @@
 """Reads of views, ``find``, ``count`` and ``distinct``, rewritten as aggregations the way mongod does it.
 
-The aggregation that a read becomes would be refused for other fields, or with another name of the command.
+Unknown fields are refused here, because the aggregation would be refused for other fields, or under another name.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ def check_fields(request: Request) -> None:
 
 
 def check_find(request: Request) -> None:
-    """Check what the aggregation would not be refused for, or for something else.
+    """Check arguments that the aggregation would accept, or refuse with another error.
 
     Raises:
         CommandError: TypeMismatch, FailedToParse, BadValue.
@@ -97,7 +97,7 @@ def check_find(request: Request) -> None:
     if b"$natural" in names and len(names) > 1:
         shown = document_text(request.raw_object(b"hint") or EMPTY_DOCUMENT)
         raise CommandError(ErrorCode.BadValue, f"Cannot include '$natural' in compound hint: {shown}")
-    max_time_ms(request)  # in an explain it has not been parsed yet
+    max_time_ms(request)  # inside an explain it has not been parsed yet
 
 
 _REPLACED = frozenset({b"aggregate", b"pipeline"})
@@ -107,14 +107,14 @@ _QUERY_OF: Final = {"find": b"filter", "distinct": b"query"}
 
 @dataclass(frozen=True, slots=True)
 class ResolvedView:
-    """The collection beneath a view, and the aggregation that defines the view.
+    """The underlying collection of a view, and the aggregation that defines the view.
 
     Attributes:
         namespace: the collection.
         stages: raw.
         collation: raw; the view's own, which reads cannot override. Empty for a time-series collection, which may be
-            read with any.
-        time_series: how measurements are made into buckets, if the collection holds buckets.
+            read with any collation.
+        time_series: the rules for buckets, if the collection holds buckets.
     """
 
     namespace: Namespace
@@ -124,7 +124,7 @@ class ResolvedView:
 
     @classmethod
     def of(cls, reply: bytes) -> "ResolvedView":
-        """Read the body of a CommandOnShardedViewNotSupportedOnMongod.
+        """Parse the body of a CommandOnShardedViewNotSupportedOnMongod.
 
         Raises:
             RemoteProtocolError: it does not describe a view.
@@ -141,10 +141,10 @@ class ResolvedView:
         return cls(Namespace.parse(str(decode_value(reply, name))), stages, raw_collation, time_series)
 
     def expand(self, request: Request) -> Request:
-        """The aggregation on the collection that is equivalent to a read of the view.
+        """Return the aggregation on the collection that is equivalent to a read of the view.
 
         Raises:
-            CommandError: an argument of the read is wrong, or has no counterpart in an aggregation.
+            CommandError: an argument of the read is wrong, or has no equivalent in an aggregation.
         """
         aggregate = as_aggregate(request)
         _check_text(request)
@@ -166,10 +166,10 @@ class ResolvedView:
 
 
 def _check_text(request: Request) -> None:
-    """Refuse text searches of reads that a mongod parses before it looks for a view of that name.
+    """Refuse text searches in reads that mongod parses before it looks up a view of that name.
 
     Raises:
-        CommandError: IndexNotFound: a view has no text index.
+        CommandError: IndexNotFound, because a view has no text index.
     """
     name = _QUERY_OF.get(request.name)
     query = None if name is None else request.raw_object(name)
@@ -189,15 +189,15 @@ def _searches_text(query: Mapping[str, Any]) -> bool:
 
 
 def not_on_view(namespace: Namespace) -> CommandError:
-    """The error for operations that only collections support."""
+    """Return the error for operations that only collections support."""
     return CommandError(ErrorCode.CommandNotSupportedOnView, f"Namespace {namespace} is a view, not a collection")
 
 
 COUNTED: Final = "count"
-"""The field of the one document that an aggregated ``count`` returns."""
+"""The field in the single result of an aggregated ``count``."""
 
 DISTINCT: Final = "distinct"
-"""Likewise of a ``distinct``: the array of values."""
+"""The field in the single result of an aggregated ``distinct``, an array of values."""
 
 _UNWOUND: Final = "_internalUnwoundArray"
 _KEY_STRUCT: Final = "distinct"
@@ -231,7 +231,7 @@ _DISTINCT_ONLY: Final = frozenset({b"distinct", b"key", b"query"})
 
 
 def as_aggregate(request: Request) -> Request:
-    """The aggregation equivalent to a read of a view; an ``aggregate`` is returned unchanged.
+    """Convert a read of a view to the equivalent aggregation; return an ``aggregate`` unchanged.
 
     Raises:
         CommandError: an argument is invalid; InvalidPipelineOperator, it has no equivalent in an aggregation.
@@ -243,12 +243,12 @@ def as_aggregate(request: Request) -> Request:
 
 
 def with_body(request: Request, body: bytes) -> Request:
-    """The same request with another body, keeping its request id."""
+    """Replace the body of a request, keeping its request id."""
     return Request(OpMsg(op_msg(body, request_id=request.message.request_id)))
 
 
 def distinct_stages(key: str) -> list[dict[str, Any]]:
-    """The stages that collect the values of a field, as mongod writes them."""
+    """Return the stages that collect the values of a field, in mongod's form."""
     values = {_UNWOUND: {"$_internalFindAllValuesAtPath": {"$literal": key}}}
     return [
         {"$replaceRoot": {"newRoot": values}},
@@ -330,7 +330,7 @@ def _stage(name: bytes, specification: bytes) -> bytes:
 
 
 def _aggregate(request: Request, stages: list[bytes], rest: bytes, *, cursor: Mapping[str, Any] | None = None) -> bytes:
-    """An ``aggregate`` on the collection that a request reads.
+    """Build an ``aggregate`` on the collection that a request reads.
 
     Args:
         request: the read.
