@@ -1,5 +1,4 @@
 """Replies as bytes: the shards' replies, their form for clients, and the router's own.
 
-Without I/O. Owns the reading of replies, which decodes only what is needed.
-May import `placement`.
+No I/O. Owns the reading of replies, which decodes only needed parts. May import `placement`.
 """

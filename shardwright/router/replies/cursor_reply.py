@@ -1,4 +1,4 @@
-"""Cursor replies: locating batch, id and namespace in a received one, and building our own.
+"""Cursor replies: locating batch, id and namespace in a received reply, and building the router's own.
 
 Positions are offsets into the frame, so that a single shard's reply is forwarded with only eight bytes changed.
 """
@@ -43,18 +43,18 @@ class CursorReply:
     """The cursor in a reply frame.
 
     Attributes:
-        frame: the reply as it came.
+        frame: the reply as received.
         cursor_id: 0 when the cursor is exhausted.
     """
 
     __slots__ = ("_batch", "_fields", "_id_start", "cursor_id", "frame")
 
     def __init__(self, frame: bytes, cursor_start: int) -> None:
-        """Find the parts of the cursor.
+        """Locate the parts of the cursor.
 
         Args:
             frame: the reply.
-            cursor_start: where in it the document ``cursor`` is.
+            cursor_start: the offset of the document ``cursor``.
 
         Raises:
             RemoteProtocolError: it is not a cursor.
@@ -75,7 +75,7 @@ class CursorReply:
 
     @classmethod
     def of(cls, reply: ShardReply) -> "CursorReply":
-        """The cursor in a successful reply of a shard, without fields hidden from clients.
+        """Return the cursor in a successful reply of a shard, without fields hidden from clients.
 
         Raises:
             RemoteProtocolError: there is none.
@@ -90,12 +90,12 @@ class CursorReply:
 
     @property
     def namespace(self) -> str:
-        """``db.collection`` of the cursor, which ``getMore`` has to name."""
+        """The ``db.collection`` of the cursor, which ``getMore`` must name."""
         return str(decode_value(self.frame, self._fields[b"ns"]))
 
     @property
     def is_partial(self) -> bool:
-        """Whether the reply says that some shard did not contribute."""
+        """Whether the reply states that some shard did not contribute."""
         return b"partialResultsReturned" in self._fields
 
     @property
@@ -116,7 +116,7 @@ class CursorReply:
         return self._batch[3] - self._batch[2] <= 5
 
     def array(self) -> DocumentArray:
-        """The documents of the batch, to be taken as they are needed.
+        """Return the documents of the batch, to be split on demand.
 
         Raises:
             RemoteProtocolError: the batch is not an array.
@@ -127,7 +127,7 @@ class CursorReply:
             raise RemoteProtocolError(f"a cursor reply: {error}") from error
 
     def documents(self) -> list[bytes]:
-        """The documents of the batch, each as its own bytes.
+        """Return the documents of the batch, each as its own bytes.
 
         Raises:
             RemoteProtocolError: the batch is not an array of documents.
@@ -138,9 +138,9 @@ class CursorReply:
             raise RemoteProtocolError(f"a cursor reply: {error}") from error
 
     def with_cursor_id(self, cursor_id: int, response_to: int | None = None) -> bytes:
-        """The same frame with another cursor id and, if given, as the answer to another request."""
+        """Replace the cursor id in the frame and, if given, the id of the request that it answers."""
         at = self._id_start
-        frame = memoryview(self.frame)  # its parts are copied once, even if the reply is long
+        frame = memoryview(self.frame)  # copies the parts of a long reply only once
         parts: list[bytes | memoryview] = [frame[:at], _INT64.pack(cursor_id), frame[at + 8 :]]
         if response_to is not None:
             parts[:1] = frame[:8], _INT32.pack(response_to), frame[12:at]
@@ -148,9 +148,9 @@ class CursorReply:
 
 
 def is_whole_result(reply: ShardReply) -> bool:
-    """Whether a successful reply clearly contains the whole result: its cursor begins with the first batch, then id 0.
+    """Whether a successful reply clearly contains the whole result: a first batch, followed by cursor id 0.
 
-    This is how mongod writes it. It is checked first, since most replies are of this kind.
+    This is how mongod writes it. It is checked first, because most replies are of this kind.
     """
     return is_whole_result_frame(reply.frame)
 
@@ -165,7 +165,7 @@ def cursor_element(
     at_cluster_time: Any = None,  # noqa: ANN401 - a BSON timestamp or nothing
     post_batch_resume_token: bytes | None = None,
 ) -> list[bytes]:
-    """The raw element ``cursor`` of a reply with the given raw documents, in mongos's order of fields, in pieces.
+    """Encode the element ``cursor`` of a reply with the given raw documents, in mongos's order of fields, in pieces.
 
     A batch can have 16 MiB, and is copied only once, when all pieces of the reply are joined.
     """
@@ -184,13 +184,13 @@ def cursor_element(
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
-    """The documents of the first batch in a reply of the router's own.
+    """Return the documents of the first batch in a reply of the router.
 
     Args:
         reply: its frame, or a dict for a reply without documents.
 
     Raises:
-        CommandError: the reply is a shard's error, which was to be forwarded.
+        CommandError: the reply is a shard's error, in the form for the client.
     """
     if not isinstance(reply, bytes):
         return []
@@ -202,5 +202,5 @@ def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:
 
 
 def empty_cursor(namespace: str) -> dict[str, Any]:
-    """The reply to a read of a missing collection, with MongoDB's order of fields."""
+    """Return the reply to a read of a missing collection, with MongoDB's order of fields."""
     return {"cursor": {"id": bson.Int64(0), "ns": namespace, "firstBatch": []}}

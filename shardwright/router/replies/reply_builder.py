@@ -1,4 +1,4 @@
-"""The router's own replies, which end with the newest times that it knows, and errors without a code."""
+"""The router's own replies, which end with the newest times seen, and errors without a code."""
 
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
@@ -12,24 +12,24 @@ from shardwright.wire.rawbson import encode_elements
 
 
 class PlainError(CommandError):
-    """An error whose reply is ``{ok: 0, errmsg}`` alone, as these commands answer wrong arguments."""
+    """An error whose reply is ``{ok: 0, errmsg}`` alone, MongoDB's form for wrong arguments of some commands."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UnknownError, message)
 
     def reply(self) -> dict[str, Any]:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return {"ok": 0.0, "errmsg": self.message}
 
 
 Reply: TypeAlias = bytes | dict[str, Any] | None
-"""A whole frame that answers the request, a document to be framed (``ok: 1`` is added), or nothing more to send."""
+"""A whole reply frame, a document to be framed (``ok: 1`` is added), or None if nothing more is to be sent."""
 
 _OK: Final = encode_elements({"ok": 1.0})
 
 
 def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
-    """The last fields of such replies; empty while no time is known.
+    """Return the last fields of the router's replies; empty while no time is known.
 
     Args:
         clock: the source of the times.
@@ -46,24 +46,24 @@ def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
 
 
 def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:
-    """The frame of an ``ok: 0`` reply.
+    """Build the frame of an ``ok: 0`` reply.
 
     Args:
         request_id: of the answered request.
-        error: why it failed.
+        error: the error.
         clock: the source of the times.
     """
     return reply_document(request_id, {**error.reply(), **gossip(clock)})
 
 
 def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock, operation_time: int = 0) -> bytes:
-    """The frame of a successful reply whose content is already raw BSON.
+    """Build the frame of a successful reply whose content is already raw BSON.
 
     Args:
         request_id: of the answered request.
         elements: raw elements, or pieces of them, before ``ok`` and the times; they are copied only once.
         clock: the source of the times.
-        operation_time: the packed time of the operation, if it is known to be earlier than all that has been seen.
+        operation_time: the packed time of the operation, if it is known to be earlier than the newest time seen.
     """
     time = clock.time
     operation_time = operation_time or time.cluster_time

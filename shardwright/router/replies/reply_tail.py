@@ -1,8 +1,9 @@
 """The end of a reply: ``ok: 1``, ``$clusterTime``, ``operationTime``, and the recovery token of a transaction.
 
-All three have a fixed length, so a few comparisons recognize such a reply and locate its cluster time without walking
-over its fields. Such an ending implies that the command succeeded, that there is no field hidden from clients (a
-genuine shard puts those between ``ok`` and ``$clusterTime``), and that the body is the only section.
+The first three have a fixed length, so a few comparisons recognize such a *usual* reply and locate its cluster time
+without walking over its fields. The usual end implies that the command succeeded and that the body is the only section.
+It also implies that no field is hidden from clients, because a genuine shard puts such fields between ``ok`` and
+``$clusterTime``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ from shardwright.wire.rawbson import (
 _unpack_uint64: Final = Struct("<Q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
 
-# From the opcode on: OP_MSG, no flags, first a body.
+# From the opcode on: OP_MSG, no flags, and a body section first.
 _PLAIN: Final = OP_MSG.to_bytes(4, "little") + bytes(5)
 _PLAIN_AT: Final = 12
 
@@ -51,14 +52,14 @@ _NAMES_OF_TIME: Final = element(b"$clusterTime", OBJECT, _CLUSTER_TIME_BYTES.to_
 _BEFORE_TIME: Final = encode_elements({"ok": 1.0}) + _NAMES_OF_TIME
 _OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
 
-# Counted from the end of the frame.
+# Offsets from the end of the frame.
 _OPERATION_TIME_FROM_END: Final = len(_OPERATION_TIME) + len(_TIME) + 1
 _SIGNATURE_FROM_END: Final = _OPERATION_TIME_FROM_END + 1 + _SIGNATURE_BYTES
 _TIME_FROM_END: Final = _SIGNATURE_FROM_END + len(_TIME)
 _TIMES_FROM_END: Final = _TIME_FROM_END + len(_NAMES_OF_TIME)
 _TAIL_BYTES: Final = _TIME_FROM_END + len(_BEFORE_TIME)
 
-# Counted from the beginning of a write's reply.
+# Offsets from the start of a write's reply.
 _FIRST_AT: Final = BODY_AT + 4
 _COUNT: Final = element(b"n", INT32, b"")
 _ELECTION_ID_AT: Final = _FIRST_AT + len(_COUNT) + 4
@@ -70,7 +71,7 @@ _REST_AT: Final = _OP_TIME_AT + len(_OP_TIME) - 4 + _OP_TIME_BYTES
 
 
 def cluster_time_of_usual(frame: bytes) -> int:
-    """The packed ``$clusterTime`` of a reply that ends in the usual way; 0 for any other."""
+    """Return the packed ``$clusterTime`` of a usual reply; 0 for any other."""
     length = len(frame)
     if (
         frame.startswith(_BEFORE_TIME, length - _TAIL_BYTES)
@@ -82,20 +83,20 @@ def cluster_time_of_usual(frame: bytes) -> int:
 
 
 def operation_time_of_usual(frame: bytes) -> int:
-    """The packed ``operationTime`` of a reply that ends in the usual way."""
+    """Return the packed ``operationTime`` of a usual reply."""
     return int(_unpack_uint64(frame, len(frame) - _OPERATION_TIME_FROM_END + len(_OPERATION_TIME))[0])
 
 
 def with_elements_before_times(frame: bytes, elements: bytes) -> bytes:
-    """A reply that ends in the usual way, with further elements before its times."""
+    """Insert elements before the times of a usual reply."""
     at = len(frame) - _TIMES_FROM_END
     return _resized(frame, len(elements), frame[BODY_AT + 4 : at], elements, frame[at:])
 
 
 def without_write_metadata(frame: bytes) -> bytes:
-    """A reply to a write that ends in the usual way, without ``electionId`` and ``opTime``, which are not for clients.
+    """Remove ``electionId`` and ``opTime``, which clients do not receive, from a usual reply to a write.
 
-    A mongod has them right behind ``n``; if they are not there, this is the same reply.
+    A mongod puts them directly after ``n``. A reply without them there is returned unchanged.
     """
     if not (
         frame.startswith(_COUNT, _FIRST_AT)
@@ -107,14 +108,14 @@ def without_write_metadata(frame: bytes) -> bytes:
 
 
 def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> bytes:
-    """A reply to a client with its ``$clusterTime`` signed; the same object if it has none.
+    """Sign the ``$clusterTime`` of a reply to a client; return the same object if it has none.
 
     Failed replies end with the same two fields, so they are signed too.
 
     Args:
         frame: the reply.
-        signer: if it has no key, the dummy signature remains, or it withholds the times, which are then taken out.
-        keeps_length: the times are not taken out.
+        signer: without a key, it keeps the dummy signature, or withholds the times, which are then removed.
+        keeps_length: whether the times must not be removed.
     """
     length = len(frame)
     if not (
@@ -126,55 +127,55 @@ def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> b
     if signature is DUMMY_SIGNATURE_ELEMENT:
         return _without_times(frame) if signer.withholds_unsigned and not keeps_length else frame
     at = length - _SIGNATURE_FROM_END
-    # A long reply is copied only once.
+    # The memoryview avoids a second copy of a long reply.
     parts = memoryview(frame) if length > _SHORT_BYTES_MAX else frame
     return b"".join((parts[:at], signature, parts[at + _SIGNATURE_BYTES :]))
 
 
 def _without_times(frame: bytes) -> bytes:
-    """A reply that ends with its times, without them."""
+    """Remove the times at the end of a reply."""
     if _unpack_int32(frame, BODY_AT)[0] != len(frame) - BODY_AT:
         return frame
     return _resized(frame, 1 - _TIMES_FROM_END, frame[BODY_AT + 4 : -_TIMES_FROM_END], b"\0")
 
 
 def _resized(frame: bytes, added: int, *parts: bytes) -> bytes:
-    """A reply whose body has become longer or, if negative, shorter; ``parts`` is the body after its length."""
+    """Rebuild a reply whose body grew or, if negative, shrank; ``parts`` is the body after its length."""
     length, body_length = _unpack_int32(frame)[0] + added, _unpack_int32(frame, BODY_AT)[0] + added
     return b"".join((length.to_bytes(4, "little"), frame[4:BODY_AT], body_length.to_bytes(4, "little"), *parts))
 
 
 _WRITE_ERRORS: Final = b"writeErrors"
-"""Longer replies have few fields for their length, so that walking over those is quicker than a search."""
+"""Searched for in short replies only. Long replies have few fields for their length, so walking over them is quicker."""
 
 _CLUSTER_TIME: Final = b"$clusterTime"
 _KNOWN_SHARDS_MAX: Final = 1_024
 
 
 def token_of(recovery_shard: str | None) -> dict[str, str]:
-    """The token by which another router finds out what became of a transaction; empty while nothing was written.
+    """Return the token from which another router can recover a transaction's outcome; empty before the first write.
 
     Args:
-        recovery_shard: the shard that will know.
+        recovery_shard: the shard that has the outcome.
     """
     return {} if recovery_shard is None else {"recoveryShardId": recovery_shard}
 
 
 @lru_cache(_KNOWN_SHARDS_MAX)
 def token_element(recovery_shard: str | None) -> bytes:
-    """The raw element ``recoveryToken``, see `token_of`."""
+    """Encode the element ``recoveryToken``, see `token_of`."""
     return encode_elements({"recoveryToken": token_of(recovery_shard)})
 
 
 def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply, int]:
-    """A successful reply with a recovery token, and the code of the first item error that it reports, 0 if none.
+    """Add a recovery token to a successful reply; return it with the code of its first item error, 0 if none.
 
     Args:
         reply: the reply.
         recovery_shard: of the transaction; None while there is none.
 
     Raises:
-        CommandError: the reply is a shard's error, which was to be passed on.
+        CommandError: the reply is a shard's error, in the form for the client.
     """
     if reply is None:
         return None, 0
@@ -187,7 +188,7 @@ def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply
     ok = fields.get(b"ok")
     if ok is None or not decode_value(body, ok):
         raise CommandError.from_reply(decode_document(body))
-    # Before the times, which are expected at the end.
+    # Before the times, because they are expected at the end.
     at = fields[_CLUSTER_TIME][1] if _CLUSTER_TIME in fields else len(body) - 1
     elements = b"".join((body[4:at], token_element(recovery_shard), body[at:-1]))
     failures = fields.get(b"writeErrors")

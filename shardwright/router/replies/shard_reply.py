@@ -1,4 +1,4 @@
-"""The outcome of one request to a shard: a reply, or the reason why there is none."""
+"""The outcome of one request to a shard: a reply, or the error in its place."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,7 @@ _READ_ONLY: Final = b"readOnly"
 _TIMES: Final = frozenset({CLUSTER_TIME, OPERATION_TIME})
 
 _SHORT_BYTES_MAX: Final = 4_096
-"""Up to this size, searching for a field's name takes less time than finding all fields."""
+"""Up to this size, searching for a field's name is faster than locating all fields."""
 
 INTERNAL_REPLY_FIELDS: Final = frozenset(
     {
@@ -58,7 +58,7 @@ class ShardedViewError(Exception):
     """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.views`).
 
     Attributes:
-        error: its error.
+        error: the shard's error.
         body: the raw reply.
     """
 
@@ -72,9 +72,8 @@ class JoinNeededError(CommandError):
     """No shard has all collections that a pipeline reads.
 
     Args:
-        error: how the pipeline is refused where the router cannot join collections.
-        elsewhere: the collections that the shard that would run it does not have; empty if it is not known which of
-            them these are.
+        error: the client's error if the router cannot join the collections.
+        elsewhere: the collections missing on the shard that would run the pipeline; empty if unknown.
     """
 
     def __init__(self, error: CommandError, elsewhere: frozenset[str] = frozenset()) -> None:
@@ -86,11 +85,10 @@ class ShardReply:
     """The reply of one shard.
 
     Attributes:
-        shard_id: the shard.
         address: the member that answered; empty when none did.
         sources: the hosts whose cursors the member reads for the cursor in the reply.
-        frame: the reply as it came; empty when there is none.
-        error: set if the reply says ``ok: 0``, or in place of a reply.
+        frame: the reply as received; empty when there is none.
+        error: set if the reply has ``ok: 0``, or in place of a reply.
     """
 
     __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id", "sources")
@@ -116,7 +114,7 @@ class ShardReply:
 
     @classmethod
     def failed(cls, shard_id: str, error: CommandError) -> "ShardReply":
-        """The outcome of a request that a shard did not answer."""
+        """Create the outcome of a request that a shard did not answer."""
         reply = object.__new__(cls)
         reply.shard_id = shard_id
         reply.address = ""
@@ -135,7 +133,7 @@ class ShardReply:
 
     @property
     def fields(self) -> dict[bytes, Span]:
-        """Where the top-level elements of the body are."""
+        """The spans of the top-level elements of the body."""
         if self._fields is None:
             try:
                 self._fields = index(self.body)
@@ -144,7 +142,7 @@ class ShardReply:
         return self._fields
 
     def has(self, name: bytes) -> bool:
-        """Whether the reply has a top-level field: most replies do not even mention it, which is found out quickly."""
+        """Whether the reply has a top-level field. A search first rules out most replies, which do not contain it."""
         return (len(self.frame) > _SHORT_BYTES_MAX or name in self.frame) and name in self.fields
 
     @property
@@ -161,7 +159,7 @@ class ShardReply:
         return pack_timestamp(time) if isinstance(time, Timestamp) else 0
 
     def raise_operation_time(self, operation_time: int, clock: VectorClock) -> None:
-        """Have the reply say that it shows the data of a time, because another shard has contributed to it.
+        """Raise the reply's ``operationTime``, because another shard has contributed newer data to it.
 
         Args:
             operation_time: the packed time.
@@ -186,9 +184,9 @@ class ShardReply:
             clock.observe(self.body, self.fields)
 
     def take_read_only(self) -> bool:
-        """Whether the shard says that no statement of the transaction has changed anything there (``readOnly``).
+        """Whether no statement of the transaction has changed anything on the shard so far (``readOnly``).
 
-        The field is removed from a usual reply, which is passed on to clients as it is.
+        The field is removed from a usual reply, which is forwarded to clients unchanged.
         """
         taken = take_read_only(self.frame) if self._usual_cluster_time else None
         if taken is None:
@@ -203,7 +201,7 @@ class ShardReply:
         return decode_exactly(self.body)
 
     def get(self, name: bytes, default: Any = None) -> Any:  # noqa: ANN401 - a BSON value can be anything
-        """The decoded value of one top-level field."""
+        """Return the decoded value of one top-level field."""
         span = self.fields.get(name)
         return default if span is None else decode_value(self.body, span)
 
@@ -217,7 +215,7 @@ class ShardReply:
 
     @property
     def asks_for_another_way(self) -> bool:
-        """Whether the shard cannot run a read alone: the router resolves the view, or joins, and sends other reads."""
+        """Whether the shard cannot run a read alone, so that the router must resolve the view, or join."""
         return self.error is not None and asks_for_another_way(self.error)
 
     def raise_if_view(self) -> None:
@@ -237,7 +235,7 @@ class ShardReply:
             raise self.error
 
     def for_client(self, hidden: frozenset[bytes] = INTERNAL_REPLY_FIELDS) -> bytes:
-        """The frame of this reply without fields hidden from clients; the received bytes if there are none.
+        """Return the frame of this reply without fields hidden from clients; the received bytes if there are none.
 
         Args:
             hidden: the fields to remove.
@@ -256,7 +254,7 @@ class ShardReply:
 
 
 def short_for_client(frame: bytes, hidden: frozenset[bytes]) -> bytes | None:
-    """A usual reply without fields hidden from clients, given that it is short; None if it may contain more of these.
+    """Remove hidden fields from a short usual reply; return None if the reply is long or may contain others of them.
 
     Args:
         frame: the reply.
@@ -270,12 +268,12 @@ def short_for_client(frame: bytes, hidden: frozenset[bytes]) -> bytes | None:
 
 @cache
 def _searching(names: frozenset[bytes]) -> Callable[[bytes], object]:
-    """A search for any of these names in one call."""
+    """Return a function that searches for any of these names in one call."""
     return re.compile(b"|".join(map(re.escape, names))).search
 
 
 def latest_operation_time(replies: Iterable[ShardReply]) -> int:
-    """The packed ``operationTime`` of an answer that several shards have contributed to, 0 if none has told it."""
+    """Return the packed ``operationTime`` of several shards' combined reply, 0 if none of them has it."""
     return max((reply.operation_time for reply in replies), default=0)
 
 
@@ -283,9 +281,9 @@ _NOT_ANSWER: Final = {*TIMES} | {name.decode(errors="replace") for name in INTER
 
 
 def answer_of(reply: ShardReply) -> dict[str, Any]:
-    """The reply of a shard with ``ok``, less the times and what servers send only to each other.
+    """Return the reply of a shard with ``ok``, without the times and the fields between servers.
 
-    An error in place of a reply is shown as the reply that it would have been.
+    An error in place of a reply is shown in the form of a reply.
     """
     if not reply.frame:
         assert reply.error is not None
@@ -294,7 +292,7 @@ def answer_of(reply: ShardReply) -> dict[str, Any]:
 
 
 def answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """A successful reply of a config server as the beginning of the router's own."""
+    """Return a successful reply of a config server as the beginning of the router's own."""
     return without_ok(_answer_in(reply))
 
 
@@ -303,7 +301,7 @@ def _answer_in(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_ok(answer: dict[str, Any]) -> dict[str, Any]:
-    """``answer`` as the beginning of a reply that gets an ``ok`` of its own."""
+    """Remove ``ok``, so that ``answer`` can begin a reply that gets its own."""
     return {name: value for name, value in answer.items() if name != "ok"}
 
 
@@ -311,17 +309,17 @@ def raise_worst(replies: Iterable[ShardReply]) -> None:
     """Raise the most significant of several shards' errors: a stale version first, then the first of the others.
 
     Raises:
-        StaleRoutingError: some shard refused the versions.
-        ShardedViewError: it cannot run a read of a view alone.
-        JoinNeededError: a pipeline reads collections that it does not have.
-        CommandError: some shard failed.
+        StaleRoutingError: a shard refused the versions.
+        ShardedViewError: a shard cannot run a read of a view alone.
+        JoinNeededError: a pipeline reads collections that are not on the shard.
+        CommandError: a shard failed.
     """
     failed = [reply for reply in replies if reply.error is not None]
     for reply in failed:
         reply.raise_if_stale()
         reply.raise_if_view()
         reply.raise_if_join_needed()
-    # A lost host says less than a shard's own error.
+    # A shard's own error is more informative than a network error, so it comes first.
     failed.sort(key=lambda reply: reply.error is not None and has_category(reply.error.code, Category.NETWORK))
     for reply in failed:
         reply.raise_for_error()
