@@ -1,4 +1,4 @@
-"""Options of collections that clients ask for, and the replies of several shards about one collection."""
+"""Options of collections, and merging several shards' replies about one collection."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -34,7 +34,7 @@ _DEFAULTS: Final[Options] = {
 
 
 def are_options_equal(requested: Options, existing: Options) -> bool:
-    """Whether a collection has the options that ``create`` names.
+    """Whether a collection has the options of a ``create``.
 
     Args:
         requested: the ``create`` command.
@@ -44,7 +44,7 @@ def are_options_equal(requested: Options, existing: Options) -> bool:
 
 
 def _canonical(options: Options) -> bytes:
-    """The options that make a difference, defaults filled in, in an order of their own."""
+    """Encode the options that matter, with defaults filled in, in a fixed order."""
     canonical = {name: options.get(name, default) for name, default in _DEFAULTS.items()}
     canonical["capped"] = bool(canonical["capped"])
     canonical["size"] = _rounded(int(options.get("size") or 0)) if canonical["capped"] else 0
@@ -81,7 +81,7 @@ _FILLED: Final[Mapping[str, Callable[[Options], Options | None]]] = {
     "timeseries": _time_series,
     "clusteredIndex": _clustered_index,
 }
-"""Options that are documents in which mongod fills in what is left out."""
+"""Options that are documents whose missing fields mongod fills in."""
 
 
 _SCALE_TOO_SMALL: Final = 4390200
@@ -90,7 +90,7 @@ _SCALE_NOT_A_NUMBER: Final = 4390201
 _SCALED_SUMS: Final = ("freeStorageSize", "size", "storageSize", "totalIndexSize", "totalSize")
 _SUMS: Final = tuple(sorted(("count", "numOrphanDocs", *_SCALED_SUMS)))
 _OF_FIRST_SHARD: Final = ("userFlags", "capped", "max", "paddingFactorNote", "indexDetails", "wiredTiger")
-"""Fields that do not differ between shards, or have no sum, so that mongos shows one shard's."""
+"""Fields that are the same on all shards or cannot be summed, so that mongos shows one shard's."""
 
 _SCALED_OF_SHARD: Final = frozenset({*_SCALED_SUMS, "maxSize"})
 
@@ -98,7 +98,7 @@ Stats = Mapping[str, Any]
 
 
 def scale_of(value: object) -> int:
-    """The scale that a client asks for.
+    """Return the scale in a client's command.
 
     Raises:
         CommandError: 4390200, it is less than one; 4390201, it is not a number.
@@ -114,13 +114,13 @@ def scale_of(value: object) -> int:
 
 
 def merge_collection_stats(namespace: str, shards: Mapping[str, Stats], *, scale: int, chunks: int) -> dict[str, Any]:
-    """The statistics of a whole collection, without what comes before them in the reply (``sharded``, ``primary``).
+    """Merge the statistics of a collection, without the first fields of the reply (``sharded``, ``primary``).
 
     Args:
         namespace: the collection.
         shards: the unscaled statistics of each shard.
-        scale: what sizes are divided by.
-        chunks: how many there are.
+        scale: the divisor of sizes.
+        chunks: the number of chunks.
     """
     merged: dict[str, Any] = {}
     for stats in shards.values():
@@ -157,14 +157,14 @@ def _index_sizes(shards: Mapping[str, Stats]) -> dict[str, int]:
 
 
 def _average_size(shards: Mapping[str, Stats]) -> float:
-    """The average size of all documents, each shard's weighted by how many it has."""
+    """Return the average size of all documents; each shard's average is weighted by its count."""
     count = sum(int(stats.get("count", 0)) for stats in shards.values())
     size = sum(int(stats.get("avgObjSize", 0)) * int(stats.get("count", 0)) for stats in shards.values())
     return size / count if count else 0.0
 
 
 def _merge_time_series(shards: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of the buckets: everything is a number to be summed but their name and their average size."""
+    """Merge the statistics of buckets: everything is summed, except for their name and average size."""
     names = sorted({name for stats in shards for name in stats if name not in ("bucketsNs", "avgBucketSize")})
     sums = {name: sum(int(stats.get(name, 0)) for stats in shards) for name in names}
     size = sum(int(stats.get("avgBucketSize", 0)) * int(stats.get("bucketCount", 0)) for stats in shards)
@@ -174,7 +174,7 @@ def _merge_time_series(shards: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _scaled(stats: Stats, scale: int) -> dict[str, Any]:
-    """The statistics of one shard as it would have given them for a scale."""
+    """Scale the statistics of one shard as the shard itself would."""
     scaled: dict[str, Any] = {}
     for name, value in stats.items():
         if name in _SCALED_OF_SHARD:
@@ -189,9 +189,9 @@ def _scaled(stats: Stats, scale: int) -> dict[str, Any]:
 
 
 def merge_validation(replies: Sequence[ShardReply]) -> dict[str, Any]:
-    """Whether all shards find their part valid, and what each of them says.
+    """Merge validation results; the collection is valid if each shard's part is.
 
-    Unlike other merged replies, ``raw`` is keyed by shard id here.
+    Unlike in other merged replies, ``raw`` is keyed by shard id.
 
     Raises:
         CommandError: the error of the first shard that failed, with ``raw``.
@@ -208,11 +208,11 @@ _SPAN_SECONDS: Final = {"seconds": 3600, "minutes": 86_400, "hours": 2_592_000}
 _FIELDS: Final = ("timeField", "metaField", "granularity", "bucketMaxSpanSeconds")
 
 _OTHER_SPAN: Final = 5510500
-"""MongoDB's number for a span that does not follow from the granularity."""
+"""MongoDB's error code for a span that does not follow from the granularity."""
 
 
 def check_time_series(request: Request) -> None:
-    """Refuse options of a time-series collection that do not make sense by themselves.
+    """Refuse time-series options that are invalid in themselves.
 
     Raises:
         CommandError: TypeMismatch, 40414, 40415, BadValue or 5510500.

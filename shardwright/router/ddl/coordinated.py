@@ -1,4 +1,4 @@
-"""The ``_shardsvr`` commands by which the primary shard of a database carries out DDL, and their replies."""
+"""The ``_shardsvr`` commands that run DDL on a database's primary shard, and their replies."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
-"""The write concern of DDL, whatever the client's."""
+"""The write concern of DDL, regardless of the client's."""
 
 _GENERIC_ARGUMENTS: Final = frozenset(
     {
@@ -37,11 +37,11 @@ _GENERIC_ARGUMENTS: Final = frozenset(
         b"writeConcern",
     }
 )
-"""Arguments that say how the client's command is run; the shard's command has its own, or is sent it in any case."""
+"""Generic arguments, which are not copied. The shard's command has its own, or receives them in any case."""
 
 
 def coordinated_command(request: Request, name: str) -> bytes:
-    """The body of a command with the same arguments as the client's, but another name."""
+    """Build the body of a command with the client's arguments, but another name."""
     elements = []
     for position, (field, (kind, _, value_start, value_end)) in enumerate(spans(request.body)):
         if position == 0:
@@ -53,17 +53,17 @@ def coordinated_command(request: Request, name: str) -> bytes:
 
 
 def command_body(db: str, command: dict[str, Any]) -> bytes:
-    """The body of a ``_shardsvr`` command whose arguments are not just the client's."""
+    """Build the body of a ``_shardsvr`` command whose arguments are not only the client's."""
     return from_elements(encode_elements({**command, "writeConcern": MAJORITY, "$db": db}))
 
 
 _INDEXES: Final = b"indexes"
 _HOW_SENT: Final = frozenset({b"lsid", b"txnNumber", b"readConcern", b"mayBypassWriteBlocking", _INDEXES})
-"""Arguments that say how the client's command is sent, and the one that may stand beside its body."""
+"""Generic arguments, and the argument that may be in a document sequence outside of the body."""
 
 
 def creation(request: Request) -> bytes | None:
-    """The body of the command that has all owners of a collection create indexes; None if the client's is malformed."""
+    """Build the command that creates indexes on all owners of a collection; None if the client's is malformed."""
     try:
         indexes = request.documents(_INDEXES)
     except CommandError:
@@ -79,7 +79,7 @@ def creation(request: Request) -> bytes | None:
 
 
 def replies_of_owners(reply: ShardReply) -> Sequence[ShardReply]:
-    """The replies of the owners, from the primary shard's reply."""
+    """Extract the replies of the owners from the primary shard's reply."""
     body, (_, _, shards_start, _) = reply.body, reply.fields[b"shards"]
     return [
         ShardReply(shard.decode(), "", op_msg(body[start:end], request_id=next_request_id()))

@@ -1,4 +1,4 @@
-"""``listDatabases`` and ``dbStats`` of a cluster, from the replies of its shards."""
+"""Merging the shards' replies to ``listDatabases`` and ``dbStats``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ import bson
 from shardwright.sharding.versions import CONFIG_SHARD
 
 _EMPTY: Final = 1
-"""The ``sizeOnDisk`` by which a storage engine without files says that a database is empty."""
+"""The ``sizeOnDisk`` of an empty database in a storage engine without files."""
 
 _MEGABYTE: Final = 1024 * 1024
 
@@ -19,14 +19,14 @@ def merge_database_lists(
     names_only: bool = False,
     is_visible: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Any]:
-    """The databases of a cluster in alphabetical order, with their sizes in all and on each shard.
+    """Merge lists of databases, in alphabetical order, with total sizes and sizes per shard.
 
-    ``local`` is each server's own and not shown. ``admin`` is the config servers', ``config`` theirs and the shards'
-    caches of it.
+    ``local`` is each server's own and not shown. ``admin`` is on the config servers. ``config`` is on the config
+    servers, and on the shards as caches of it.
 
     Args:
-        lists: ``databases`` of each shard's reply, filtered there if the client asks for that, by shard id.
-        names_only: sizes are not asked for.
+        lists: ``databases`` of each shard's reply by shard id, already filtered by the client's filter.
+        names_only: whether to omit sizes.
         is_visible: whether the client may see a database.
     """
     sizes: dict[str, dict[str, int]] = {}
@@ -61,7 +61,7 @@ def _is_shown(name: str, *, on_config_servers: bool) -> bool:
 
 
 def _total(by_shard: Mapping[str, int]) -> int:
-    """The sum of the sizes, in which an empty database counts for nothing beside one that is not."""
+    """Add up sizes. The marker of an empty database counts only if the database is empty everywhere."""
     return sum(size for size in by_shard.values() if size != _EMPTY) or (_EMPTY if _EMPTY in by_shard.values() else 0)
 
 
@@ -84,12 +84,12 @@ _FREE_STORAGE_FIELDS: Final = ("freeStorageSize", "indexFreeStorageSize", "total
 
 
 def merge_database_stats(db: str, shards: Sequence[Mapping[str, Any]], *, scale: int) -> dict[str, Any]:
-    """The statistics of a whole database: counts are summed, and so are sizes, which are doubles.
+    """Merge the statistics of a database: counts are summed, and so are sizes, which are doubles.
 
     Args:
         db: the database.
-        shards: the statistics of each shard, scaled already.
-        scale: what their sizes were divided by; the average size of a document never is.
+        shards: the scaled statistics of each shard.
+        scale: the divisor of their sizes, which does not apply to the average document size.
     """
     merged: dict[str, Any] = {"db": db}
     has_free_storage = any(_FREE_STORAGE_FIELDS[0] in stats for stats in shards)

@@ -1,7 +1,7 @@
-"""The reply of a command that several shards carry out.
+"""Merging the replies of a command that several shards execute.
 
-Most commands return each shard's reply under ``raw``, with the first error above them. Where MongoDB has no sum, it
-is the first shard's reply, with each shard's in it by shard id.
+Most commands return each shard's reply under ``raw``, with the first error at the top level. Where MongoDB does not
+merge, the reply is the first shard's, with each shard's reply added under its shard id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,13 @@ from shardwright.wire.errors import CommandError
 
 
 def merge_raw(replies: Sequence[ShardReply], connection_strings: Mapping[str, str]) -> dict[str, Any]:
-    """Merge the replies of all shards.
+    """Merge the replies of all shards under ``raw``.
 
-    A shard that has been removed does not count, unless there is no other. The first ``writeConcernError`` stands for
-    all.
+    A removed shard is ignored, unless all shards are removed. The first ``writeConcernError`` is shown.
 
     Args:
-        replies: of the shards, in the order in which ``raw`` has them.
-        connection_strings: ``set/host:port,…`` of the shards by name; ``raw`` is keyed by it.
+        replies: of the shards, in the order for ``raw``.
+        connection_strings: ``set/host:port,…`` of the shards by name; the keys of ``raw``.
 
     Raises:
         CommandError: the error of the first shard that failed, with ``raw``; among CollectionUUIDMismatch errors, the
@@ -52,7 +51,7 @@ def _write_concern_error(replies: Sequence[ShardReply]) -> dict[str, Any]:
 
 
 def merge_promoted(replies: Sequence[ShardReply]) -> dict[str, Any]:
-    """Merge the replies of all shards, which are in the order of their ids.
+    """Merge the replies of all shards, ordered by shard id, into the first one.
 
     Raises:
         CommandError: the error of an unreachable shard; the error of the first shard, if it failed.

@@ -244,8 +244,9 @@ class OwnerWouldChangeError(Exception):
 
 
 def refuse_or_move(operation: Operation, refusal: CommandError) -> None:
-    """Raise the error that follows from ``WouldChangeOwningShard``. Only a retryable write can restart in a
-    transaction.
+    """Raise the error that follows from ``WouldChangeOwningShard``.
+
+    Only a retryable write can restart in a transaction.
 
     Args:
         operation: the client's.

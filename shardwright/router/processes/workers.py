@@ -150,7 +150,7 @@ def _check_addresses(parsed: argparse.Namespace) -> None:
 
 
 async def end_with_supervisor() -> None:
-    """In a worker, begin the shutdown when the supervisor has ended."""
+    """Begin the shutdown of this worker when the supervisor has ended."""
     standard_input = sys.stdin.fileno()
     os.set_blocking(standard_input, False)
     await trio.lowlevel.wait_readable(standard_input)
@@ -159,13 +159,13 @@ async def end_with_supervisor() -> None:
 
 
 def tell_supervisor_logs_were_rotated(options: RouterOptions) -> None:
-    """In a worker, make the supervisor reopen the logs and notify its other workers."""
+    """Notify the supervisor, if any, that it must reopen the logs and make its other workers reopen them."""
     if options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATED_SIGNAL)
 
 
 def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
-    """In a worker with TLS, make the supervisor notify all workers to read their certificates again."""
+    """Notify the supervisor, if any, that all workers must read their certificates again."""
     if TLS.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATION_SIGNAL)
 

@@ -146,7 +146,7 @@ def _resized(frame: bytes, added: int, *parts: bytes) -> bytes:
 
 
 _WRITE_ERRORS: Final = b"writeErrors"
-"""Searched for in short replies only. Long replies have few fields for their length, so walking over them is quicker."""
+"""Searched for in short replies only. Long replies have few fields for their length, so a walk over them is quicker."""
 
 _CLUSTER_TIME: Final = b"$clusterTime"
 _KNOWN_SHARDS_MAX: Final = 1_024
