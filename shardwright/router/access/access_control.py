@@ -52,15 +52,10 @@ _ADVANCES_CLOCK: Final = Need("advanceClusterTime", CLUSTER)
 class AccessControl:
     """Authorizes the requests of all clients.
 
-    Args:
-        catalog: the config servers.
-        auth: how the members of the cluster authenticate to each other.
-        cache_seconds: returns the maximum age of a cached user.
-        seen: whether there has ever been a user.
-        nursery: for reads of users.
+    The asynchronous methods raise CommandError if the config servers cannot be read.
 
-    Attributes:
-        counts: of log-ins.
+    Args:
+        auth: how the members of the cluster authenticate to each other.
     """
 
     def __init__(
@@ -84,9 +79,7 @@ class AccessControl:
         """Authorize a request and return it as it is to be executed, with its user as the owner of its session.
 
         Args:
-            client: the sender.
             name: the command, without aliases.
-            request: the request.
             admin_only: whether the command runs on the admin database alone.
             may_write: whether shards need to know if the user bypasses the user write block.
 
@@ -134,11 +127,7 @@ class AccessControl:
         return Privileges({}) if user is None else user.privileges
 
     async def may_advance_clock(self, client: ClientConnection) -> bool:
-        """Whether cluster times of a client need no signature (MongoDB: ``isAuthorizedToAdvanceClock``).
-
-        Raises:
-            CommandError: the config servers cannot be read.
-        """
+        """Whether cluster times of a client need no signature (MongoDB: ``isAuthorizedToAdvanceClock``)."""
         user = await self.user_of(client.login)
         return user is not None and (user.name.is_internal or _ADVANCES_CLOCK.is_met(user.privileges))
 
@@ -153,11 +142,7 @@ class AccessControl:
         return user is not None and _may_run(user, request.name, request)
 
     async def may_be_run_for(self, name: UserName, request: Request) -> bool:
-        """Do the same as `may_still_run` for a user who is logged in at another process of this router.
-
-        Raises:
-            CommandError: the config servers cannot be read.
-        """
+        """Do the same as `may_still_run` for a user who is logged in at another process of this router."""
         user = await self.users.find(name)
         return user is not None and _may_run(user, request.name, request)
 
@@ -166,9 +151,6 @@ class AccessControl:
 
         A user who was dropped is logged out, even if there is a new user of that name. A user whose authentication
         restrictions no longer allow the addresses of the connection is logged out for good.
-
-        Raises:
-            CommandError: the config servers cannot be read.
         """
         if login.user is None:
             return None

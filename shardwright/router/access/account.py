@@ -14,7 +14,6 @@ class Account:
 
     Attributes:
         name: the name that the client gave.
-        exists: whether there is such a user.
         user_id: distinguishes the user from a later one of the same name.
         credentials: by mechanism, the credentials that verify a proof; matching one of several is enough.
     """

@@ -202,11 +202,7 @@ SYSTEM_USER = AuthorizedUser(
 
 
 class FrameAdmission:
-    """Admission of frames that differ from an admitted frame only in values that do not affect authorization.
-
-    Attributes:
-        added_bytes: the number of bytes added to a frame.
-    """
+    """Admission of frames that differ from an admitted frame only in values that do not affect authorization."""
 
     __slots__ = ("_elements", "_end", "_owner", "_session", "_session_end", "_session_length", "_user", "added_bytes")
 
@@ -215,7 +211,6 @@ class FrameAdmission:
 
         Args:
             user: the sender of a frame with the layout.
-            request: the request in that frame, as received.
             may_write: as in `AccessControl.admit`.
 
         Raises:

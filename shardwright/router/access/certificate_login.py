@@ -22,12 +22,9 @@ async def log_in_with_certificate(
     """Log a client in with the certificate of its connection; return the name in the certificate.
 
     Args:
-        users: the users of the cluster.
-        client: the connection.
         db: the user's database according to the client.
         user: the user's name according to the client, if given.
         addresses: for `Restrictions.are_met`.
-        attempt: counts the log-in.
 
     Raises:
         CommandError: from `name_in_certificate`; UserNotFound; AuthenticationFailed, restrictions are not met.

@@ -61,11 +61,7 @@ def _update_needs(request: Request) -> Needs:
 
 
 def _check_update_stages(request: Request) -> None:
-    """Refuse stages in update pipelines that no user may send. The stages allowed there require no privileges.
-
-    Raises:
-        CommandError: from `pipeline_needs`.
-    """
+    """Refuse stages in update pipelines that no user may send. The stages allowed there require no privileges."""
     for document, span in update_pipelines(request):
         pipeline_needs(request.db, request.collection, decode_whole(document, span))
 

@@ -17,11 +17,7 @@ _EXTERNAL: Final = "$external"
 
 
 class LocalhostException:
-    """Decides whether the exception is in force. It ends for good once the router has seen a user or a role.
-
-    Args:
-        users: the users of the cluster.
-    """
+    """Decides whether the exception is in force. It ends for good once the router has seen a user or a role."""
 
     def __init__(self, users: UserCache) -> None:
         self._users = users
@@ -31,9 +27,6 @@ class LocalhostException:
         """Whether a client without a log-in may create the first user, and so has every privilege.
 
         While one client creates the first user, the exception applies to no other client.
-
-        Raises:
-            CommandError: the config servers cannot be read.
         """
         if self._is_being_used() or not _is_from_this_machine(client.peer):
             return False

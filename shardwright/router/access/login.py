@@ -36,12 +36,7 @@ _Counts = dict[str, _Count]
 
 
 class LogInAttempt:
-    """A started log-in, counted at its creation.
-
-    Args:
-        counts: the counts of its mechanism.
-        is_speculative: whether it began inside a hello.
-    """
+    """A started log-in, counted at its creation."""
 
     __slots__ = ("_counts", "_kinds")
 
@@ -68,9 +63,6 @@ class LogInAttempt:
 
 class LogInCounts:
     """The log-in counts of this process.
-
-    Args:
-        mechanisms: the mechanisms that clients can log in with.
 
     Attributes:
         mechanisms_asked: the number of hellos that requested the mechanisms of a user.
@@ -110,11 +102,9 @@ class Conversation:
     """A SCRAM log-in in progress.
 
     Attributes:
-        user: the user to log in.
         user_id: distinguishes that user from a later one of the same name.
         steps: verifies the proof; None if the proof is verified and only the client's confirmation is missing.
         skips_empty_exchange: whether the client need not confirm.
-        attempt: counts the log-in.
     """
 
     user: UserName
@@ -137,7 +127,6 @@ class Login:
 
     Attributes:
         changed: called at each log-in and log-out; None without a listener.
-        user: the user that is logged in.
         user_id: as in `Conversation`.
         addresses: the client's and the server's address of the connection.
         admitted: the user, with the privileges of that moment, as which the last request was admitted.
@@ -158,9 +147,7 @@ class Login:
         """Log in a user who has authenticated.
 
         Args:
-            user: the name.
             user_id: as in `Conversation`.
-            addresses: the client's and the server's address.
 
         Raises:
             CommandError: 5626701 or 5626702, another user is logged in.

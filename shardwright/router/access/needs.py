@@ -199,7 +199,6 @@ def with_own_operations(request: Request, user: UserName) -> Request:
 
     Args:
         request: an ``aggregate``.
-        user: the sender.
     """
     span = request.fields.get(_PIPELINE)
     if span is None or span[0] != ARRAY or _CURRENT_OP.encode() not in request.body:
@@ -228,7 +227,6 @@ def with_own_sessions(request: Request, user: UserName) -> Request:
 
     Args:
         request: an ``aggregate``.
-        user: the sender.
     """
     span = request.fields.get(_PIPELINE)
     if span is None or span[0] != ARRAY or _MARK not in request.body:

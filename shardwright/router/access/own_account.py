@@ -18,9 +18,7 @@ def is_about_oneself(user: AuthorizedUser, name: str, request: Request) -> bool:
     """Whether a user may run a command because it concerns only that user.
 
     Args:
-        user: the sender.
         name: the command, without aliases.
-        request: the command.
     """
     if name == "usersInfo":
         return all(_named(each, request.db, "user") == _pair(user.name) for each in _asked(request))

@@ -82,7 +82,6 @@ def named_database(given: object, default: str) -> str:
 
     Args:
         given: the value of the field, None if it is absent or null.
-        default: the database of the command.
 
     Raises:
         CommandError: Unauthorized, the value is not a string, so the database is uncertain.
@@ -213,11 +212,7 @@ def _target_database(given: object, default: str) -> str:
 
 
 def _refuse_unless_named(out: Mapping[str, Any]) -> None:
-    """Refuse an ``$out`` document that does not name a collection, as a mongod does before it authorizes.
-
-    Raises:
-        CommandError: 16994, other fields than two; 13111, one of them is not a string.
-    """
+    """Refuse an ``$out`` document that does not name a collection, as a mongod does before it authorizes."""
     if len(out) != 2 or not {"db", "coll"} <= out.keys() or (isinstance(out, WholeDocument) and out.repeated):
         raise CommandError(16994, "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'")
     for name in ("coll", "db"):
@@ -226,11 +221,7 @@ def _refuse_unless_named(out: Mapping[str, Any]) -> None:
 
 
 def _refuse_repeated(path: str, document: Mapping[str, Any]) -> None:
-    """Refuse a document with a repeated field name: the check might use one value and the execution the other.
-
-    Raises:
-        CommandError: 40413.
-    """
+    """Refuse a document with a repeated field name: the check might use one value and the execution the other."""
     if isinstance(document, WholeDocument) and document.repeated:
         raise duplicate_field(f"{path}.{document.repeated[0][0]}")
 

@@ -37,13 +37,7 @@ _EXTERNAL: Final = "$external"
 
 
 class ScramLogin:
-    """Runs the SCRAM conversations of all connections.
-
-    Args:
-        users: the users of the cluster.
-        auth: how members of the cluster log in.
-        counts: of log-ins.
-    """
+    """Runs the SCRAM conversations of all connections."""
 
     def __init__(self, users: UserCache, auth: ClusterAuth, counts: LogInCounts) -> None:
         self._users = users
@@ -67,10 +61,6 @@ class ScramLogin:
         """Begin a conversation; return the payload of the reply.
 
         Args:
-            login: the connection's log-in state.
-            db: the user's database.
-            mechanism_name: the mechanism that the client chose.
-            payload: the client's first message.
             skips_empty: whether the client need not confirm the end.
             is_speculative: whether the mechanism is a guess; it fails at once if the user has no credentials for it.
             known: an account that was already read within the same request, of that user or another.
@@ -106,9 +96,6 @@ class ScramLogin:
         """Continue a conversation; return the payload of the reply, and whether the conversation has ended.
 
         Args:
-            login: the connection's log-in state.
-            conversation_id: the client's conversation id.
-            payload: the client's message.
             addresses: for `Restrictions.are_met`.
 
         Raises:
@@ -142,11 +129,7 @@ class ScramLogin:
         return proof, True
 
     async def account_of(self, name: UserName) -> Account:
-        """Return the SCRAM account of a user, of the cluster itself or of an unknown name.
-
-        Raises:
-            CommandError: the config servers cannot be read.
-        """
+        """Return the SCRAM account of a user, of the cluster itself or of an unknown name."""
         if name == SYSTEM:
             keys = {Mechanism.SHA_256: await self._credentials_of_system()} if self._auth.accepts_key else {}
             return Account(name, exists=True, user_id=b"", credentials=keys)
@@ -174,11 +157,7 @@ class ScramLogin:
         return Credentials(mechanism, salt, mechanism.iterations, *unknown)
 
     async def _check_restrictions(self, name: UserName, user_id: bytes, addresses: Addresses) -> None:
-        """Check that a user who has proven the password still exists and may connect from these addresses.
-
-        Raises:
-            CommandError: AuthenticationFailed, or the config servers cannot be read.
-        """
+        """Check that a user who has proven the password still exists and may connect from these addresses."""
         user = await self._users.read(name)
         if user is None or user.user_id != user_id:
             log_failure(name, "the user was dropped meanwhile")
@@ -200,11 +179,7 @@ def log_failure(name: UserName, reason: str) -> None:
 
 
 def _checked_mechanism(name: str, db: str) -> Mechanism:
-    """Return the mechanism with a name.
-
-    Raises:
-        CommandError: MechanismUnavailable, the mechanism is unknown or not available to users of that database.
-    """
+    """Return the mechanism with a name; refuse it if it is unknown or not for users of the database."""
     mechanism = MECHANISMS.get(name)
     if name == WITH_CERTIFICATE or (mechanism is not None and db == _EXTERNAL):
         raise CommandError(

@@ -93,8 +93,6 @@ class UserCache:
 
     Args:
         seconds_max: returns the maximum age of a cached user while the config servers respond.
-        seen: records that a user exists.
-        nursery: for reads.
     """
 
     def __init__(
@@ -157,11 +155,7 @@ class UserCache:
         return await self._catalog.attempt_briefly(read, even_if_silent=True) or kept.account
 
     async def was_there_ever_anybody(self) -> bool:
-        """Whether this router has seen a user or a role before, or the cluster has one now.
-
-        Raises:
-            CommandError: the config servers cannot be read.
-        """
+        """Whether this router has seen a user or a role before, or the cluster has one now."""
         if not self._seen.is_true and await self._is_there_anybody():
             self._seen.note()
         return self._seen.is_true

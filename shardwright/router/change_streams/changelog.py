@@ -134,11 +134,7 @@ _NEWEST_FIRST: Final = {"details.markedAfter": -1}
 
 
 class UnshardedTimes:
-    """Compares events of one stream with the times at which their collections were sharded.
-
-    Args:
-        routing: the current routing tables.
-    """
+    """Compares events of one stream with the times at which their collections were sharded."""
 
     def __init__(self, catalog: CatalogClient, routing: RoutingCache) -> None:
         self._catalog = catalog
@@ -177,11 +173,7 @@ _OF_MODIFY: Final = frozenset({b"stateBeforeChange"})
 
 
 class ShardingEvents:
-    """Recognizes the marks of ``shardCollection``.
-
-    Args:
-        routing: the current routing tables.
-    """
+    """Recognizes the marks of ``shardCollection``."""
 
     def __init__(self, catalog: CatalogClient, routing: RoutingCache) -> None:
         self._catalog = catalog

@@ -76,7 +76,6 @@ class Commands:
     """Runs commands for one stream.
 
     Args:
-        client: the connection that opened the stream.
         variables: the raw elements ``let`` and ``collation`` of the client's command, which its stages depend on.
     """
 
@@ -92,7 +91,6 @@ class Commands:
         because the key includes ``_id``.
 
         Args:
-            namespace: the collection.
             key: the raw ``documentKey``.
             token: of the event. Its UUID excludes another collection that has the same name now.
         """
@@ -131,11 +129,8 @@ class Commands:
         """Whether a shard had a document that was not an orphan.
 
         Args:
-            shard_id: the shard.
-            namespace: the collection.
             key: the raw ``documentKey``.
             token: of an event of the collection.
-            time: the time to read at.
 
         Raises:
             CommandError: SnapshotTooOld and StaleChunkHistory, the history no longer reaches back to that time.
@@ -181,11 +176,6 @@ class Commands:
         """Return documents of a shard, orphans included, as of the event's time or later and majority-committed.
 
         Args:
-            shard_id: the shard.
-            namespace: the collection.
-            query: the filter, possibly raw.
-            projection: the fields to return.
-            token: of the event.
             at_time: a time to read at instead of the event's.
         """
         db, _, collection = namespace.partition(".")

@@ -41,12 +41,7 @@ Value = tuple[int, bytes]
 
 
 class UpdateDescription:
-    """The ``updateDescription`` of an event; empty for an event without one.
-
-    Args:
-        event: the raw event.
-        fields: its top-level fields.
-    """
+    """The ``updateDescription`` of an event; empty for an event without one."""
 
     def __init__(self, event: bytes, fields: Mapping[bytes, Span]) -> None:
         described = _embedded_or_empty(event, fields.get(_DESCRIPTION))
@@ -102,8 +97,6 @@ def with_shard_key(event: bytes, pattern: ShardKeyPattern, pre_image: bytes | No
     """Add the shard key to the ``documentKey`` of a raw event, unless it is complete or the values are unknown.
 
     Args:
-        event: the event.
-        pattern: the shard key.
         pre_image: the raw pre-image, or at least its shard key fields, if the event does not contain it.
     """
     fields = index(event)
@@ -133,11 +126,7 @@ def _embedded(event: bytes, span: Span | None) -> bytes | None:
 
 
 def _values(document: bytes, pattern: ShardKeyPattern) -> Values:
-    """Return the shard key values of a document, without hashing.
-
-    Raises:
-        CommandError: ShardKeyNotFound, a value is an array.
-    """
+    """Return the shard key values of a document, without hashing; raise ShardKeyNotFound for an array."""
     top_level = index(document)
     return {each.name: _value(document, each, top_level) for each in pattern.fields}
 
@@ -148,11 +137,7 @@ def _value(document: bytes, field: ShardKeyField, top_level: dict[bytes, Span]) 
 
 
 def _updated_values(before: bytes, pattern: ShardKeyPattern, update: UpdateDescription) -> Values | None:
-    """Return the shard key values after an update, as in MongoDB; None if the event does not suffice.
-
-    Raises:
-        CommandError: as `_values`.
-    """
+    """Return the shard key values after an update, as in MongoDB; None if the event does not suffice."""
     if any(update.changes_part_of(each) for each in pattern.fields):
         return None
     changed = {each.name: update.new_value(each) for each in pattern.fields if update.changes(each)}
@@ -180,8 +165,6 @@ class KeyCompletion:
     """Completes the events of one stream.
 
     Args:
-        routing: the shard keys.
-        pre_images: reads pre-images from the shards.
         unsharded: recognizes events from before the sharding, which ``_id`` alone identifies.
     """
 

@@ -53,7 +53,6 @@ def several_documents(key: bytes, documents: Iterable[bytes]) -> CommandError:
 
     Args:
         key: the raw ``documentKey``.
-        documents: the documents that were found.
     """
     found = ", ".join(document_text(document) for document in documents)
     return CommandError(
@@ -67,7 +66,6 @@ def id_modified(expected: ResumeToken, found: bytes) -> CommandError:
     """Return the error for a pipeline that has changed or removed an event's ``_id``.
 
     Args:
-        expected: the original token.
         found: the raw changed element; empty if it is gone.
     """
     return CommandError(

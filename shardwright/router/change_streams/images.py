@@ -26,11 +26,7 @@ _COLLECTION: Final = "config.system.preimages"
 
 
 class PreImages:
-    """Reads recorded pre-images.
-
-    Args:
-        commands: of the stream.
-    """
+    """Reads recorded pre-images."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -43,7 +39,6 @@ class PreImages:
         """Return the pre-images of events of one shard, by the events' tokens. Unavailable ones are missing.
 
         Args:
-            events: the events.
             top_level: the only fields to read; empty for all.
         """
         identified = {identifier: event for event in events if (identifier := _identifier(event)) is not None}
@@ -75,9 +70,6 @@ class Images:
     """Adds the images that their stream's ``fullDocument`` and ``fullDocumentBeforeChange`` request.
 
     Args:
-        specification: of the stream.
-        commands: reads current documents.
-        pre_images: reads recorded pre-images.
         unsharded: recognizes events from before the sharding, which ``_id`` alone identifies.
     """
 

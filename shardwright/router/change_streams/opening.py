@@ -39,11 +39,6 @@ _PING = encode_document({"ping": 1, "$db": "admin"})
 async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> bytes:
     """Execute an ``aggregate`` whose first stage is ``$changeStream``; return the reply.
 
-    Args:
-        operation: the command.
-        pipeline: its pipeline.
-        namespace: the namespace of the cursor.
-
     Raises:
         CommandError: a shard or the config servers failed or refused; labelled if the driver may resume.
     """
@@ -86,10 +81,6 @@ async def _open(
     """Open the stream on all shards.
 
     Args:
-        operation: the client's command.
-        specification: of the stream.
-        stages: the client's stages after ``$changeStream``.
-        namespace: the namespace of the cursor.
         times: the result of `_times_of_arrival`.
         as_of: a packed cluster time before `times`. Shards added later are noticed before later events are returned.
     """
@@ -188,11 +179,7 @@ async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: Get
 
 
 async def _check(operation: Operation) -> None:
-    """Validate the whole pipeline and its token on a mongod, because the shards' streams get only a part.
-
-    Raises:
-        CommandError: the mongod refused the pipeline.
-    """
+    """Validate the whole pipeline and its token on a mongod, because the shards' streams get only a part."""
     context = operation.context
     kept = without(operation.request.body, (LSID, b"readConcern", b"$readPreference", b"maxTimeMS"))
     body = append(kept, encode_elements({"explain": True}))

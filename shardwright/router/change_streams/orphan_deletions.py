@@ -42,7 +42,6 @@ class OrphanDeletions:
     """Suppresses deletions of orphans among the events of one stream.
 
     Args:
-        routing: the routing tables of sharded collections.
         commands: reads documents, and ranges that may hold orphans.
     """
 

@@ -50,7 +50,6 @@ class ShardCommand:
     Attributes:
         body: the client's command without the fields for the router.
         stages: raw stages that the shards run after ``$changeStream``.
-        preference: selects the member of a shard.
     """
 
     body: bytes
@@ -71,7 +70,6 @@ class ShardCommand:
         """Encode the request for one shard.
 
         Args:
-            first: the raw ``$changeStream`` stage.
             session: the raw element ``lsid`` of the client's current command, if it has one.
         """
         pipeline = element(PIPELINE, ARRAY, array_of_documents([first, *self.stages]))
@@ -101,12 +99,7 @@ class ShardStreams:
     """Cursors on all shards, feeding one merger.
 
     Args:
-        context: of the router.
-        command: opens the cursors.
         start: the cluster time of the initial list of shards.
-
-    Attributes:
-        merger: the events read so far.
     """
 
     def __init__(self, context: RouterContext, command: ShardCommand, start: Timestamp) -> None:
@@ -146,7 +139,6 @@ class ShardStreams:
         After a cancellation, requests that shards have not answered stay in flight for the next call.
 
         Args:
-            get_more: the client's.
             wait_ms: how long shards may wait for events.
             position: the token up to which events have been returned.
         """
@@ -184,7 +176,6 @@ class ShardStreams:
         While the config servers do not answer, the stream waits.
 
         Args:
-            get_more: the client's.
             position: the token up to which events have been returned.
         """
         start = self._command.specification.start_time

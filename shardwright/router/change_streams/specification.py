@@ -62,8 +62,6 @@ class ClientStages:
     """The client's stages of one stream.
 
     Attributes:
-        raw: all of them, as given.
-        for_shards: the stages that the shards run.
         run_on_shards: whether `for_shards` covers all of them, except for catalog events.
     """
 
@@ -73,12 +71,7 @@ class ClientStages:
 
     @classmethod
     def of(cls, stages: Sequence[Stage], *, needs_images: bool) -> "ClientStages":
-        """Select the conditions that shards can apply.
-
-        Args:
-            stages: the stages after ``$changeStream``.
-            needs_images: whether the router adds images to events.
-        """
+        """Select the conditions that shards can apply."""
         names = (*_COMPLETED_BY_ROUTER, *_VARYING, *(_IMAGES if needs_images else ()))
         parts = [_without_conditions_on(names, stage) for stage in takewhile(_is_match, stages)]
         for_shards = [part for part in parts if part is not None]
@@ -142,12 +135,9 @@ class Specification:
     """The options of a ``$changeStream``. Malformed ones are left for the shards to refuse.
 
     Attributes:
-        raw: the specification.
         resume_after: the token of ``resumeAfter`` or ``startAfter``; None if there is none.
         start_at: ``startAtOperationTime``; None if it is not given.
         has_start: whether a start is given, even a malformed one.
-        full_document: ``fullDocument``.
-        before_change: ``fullDocumentBeforeChange``.
         shows_expanded_events: ``showExpandedEvents``: whether to show events of collections, indexes and options.
     """
 

@@ -36,11 +36,7 @@ class EventView:
 
     Args:
         images: adds images; None if the stream has none.
-        stages: the client's stages.
-        commands: evaluates the stages.
-        keys: completes ``documentKey``.
         sharding: recognizes ``shardCollection``; None if the stream does not show it.
-        orphans: suppresses deletions of orphans.
     """
 
     def __init__(
@@ -95,11 +91,7 @@ class EventView:
 
 
 def _token(tokens: Iterator[ResumeToken], first: ResumeToken, result: bytes) -> ResumeToken:
-    """Return the token of the event that a result comes from.
-
-    Raises:
-        CommandError: ChangeStreamFatalError, the result's ``_id`` is not the token of a remaining event.
-    """
+    """Return the token of the event that a result comes from; refuse a result with another ``_id``."""
     raw = token_of(result)
     for token in tokens:
         if token.raw == raw:
@@ -124,15 +116,11 @@ class ChangeStreamCursor:
     """Returns the events of all shards in the order of their resume tokens.
 
     Args:
-        streams: the streams on the shards.
-        owner: detects duplicates of other shards' events.
-        view: transforms events for the client.
         namespace: the ``db.collection`` that ``getMore`` must name.
         start: the earliest start token among the shards.
         position: the resume token before the first event. Shards with an earlier start may return events before it,
             written while the stream was opened.
         must_be_found: the token of the event to resume after, which must come first; None if there is none.
-        clock: of the router.
     """
 
     def __init__(
@@ -183,7 +171,6 @@ class ChangeStreamCursor:
         """Return the events of the first batch, without a wait.
 
         Args:
-            opening: the command that opens the cursor.
             reads: whether the stream starts in the past, so that there may be events.
         """
         batch = Batch(opening.batch_size)

@@ -107,11 +107,7 @@ async def append_oplog_note(operation: Operation) -> Reply:
 
 
 def _data(request: Request) -> bytes:
-    """Return the note.
-
-    Raises:
-        CommandError: NoSuchKey, TypeMismatch.
-    """
+    """Return the note."""
     span = request.fields.get(b"data")
     if span is None:
         raise CommandError(ErrorCode.NoSuchKey, 'Missing expected field "data"')

@@ -149,11 +149,7 @@ async def distinct(operation: Operation) -> Reply:
 
 
 async def _merge_on(operation: Operation, shard: str, arrays: Sequence[bytes], collation: Mapping[str, Any]) -> bytes:
-    """Merge all values under a collation on a mongod of one of the shards; return the raw array.
-
-    Raises:
-        CommandError: the shard failed, or all values together are too large.
-    """
+    """Merge all values under a collation on a mongod of one of the shards; return the raw array."""
     command_body = merging_aggregate(arrays, collation, operation.request.db)
     frame = op_msg(command_body, request_id=next_request_id())
     reply = await operation.context.sender.send(shard, frame, may_repeat=True)

@@ -39,10 +39,6 @@ async def start_conversation(
     """Execute a ``saslStart``, possibly one inside a hello.
 
     Args:
-        operation: the command.
-        arguments: of the ``saslStart``.
-        db: the user's database.
-        is_speculative: whether it is inside a hello.
         known: see `ScramLogin.start`.
 
     Raises:
@@ -81,12 +77,6 @@ async def authenticate_by_certificate(
     operation: Operation, arguments: Arguments, db: str, *, is_speculative: bool = False
 ) -> dict[str, Any]:
     """Execute an ``authenticate``, possibly one inside a hello.
-
-    Args:
-        operation: the command.
-        arguments: of the ``authenticate``.
-        db: the user's database.
-        is_speculative: whether it is inside a hello.
 
     Raises:
         CommandError: from `log_in_with_certificate`, or the mechanism is another one.
@@ -143,11 +133,7 @@ def _counting_failures(client: ClientConnection) -> Iterator[None]:
 
 
 def _payload(arguments: Arguments) -> tuple[bytes, bool]:
-    """Return the client's message, and whether it was sent as base64 text.
-
-    Raises:
-        CommandError: 40414, there is none; BadValue or 10270, it is neither binary nor base64.
-    """
+    """Return the client's message, and whether it was sent as base64 text."""
     value = None if arguments.is_null(b"payload") else arguments.required_value(b"payload")
     if isinstance(value, bytes):
         return value, False

@@ -116,11 +116,7 @@ def _sharded(routing: CollectionRouting) -> RoutingTable:
 
 
 def _split_arguments(request: Request) -> tuple[bytes | None, list[bytes] | None, bytes | None]:
-    """Return ``find``, ``bounds`` and ``middle``. Exactly one is given.
-
-    Raises:
-        PlainError: none, or more than one.
-    """
+    """Return ``find``, ``bounds`` and ``middle``. Exactly one is given."""
     query = given(Arguments.of(request).maybe_raw(b"find"))
     bounds = Arguments.of(request).maybe_raw_documents(b"bounds") or None
     middle = given(Arguments.of(request).maybe_raw(b"middle"))
@@ -156,11 +152,7 @@ def two_bounds(bounds: list[bytes]) -> list[bytes]:
 
 
 async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedChunk) -> bytes:
-    """Find the key in the middle of a chunk's documents on the owning shard.
-
-    Raises:
-        CommandError: CannotSplit, there is none; StaleConfig.
-    """
+    """Find the key in the middle of a chunk's documents on the owning shard."""
     keys = await split_vector(operation, table, chunk.shard, chunk.min, chunk.max, force=True)
     if not keys:
         raise CommandError(ErrorCode.CannotSplit, "Unable to find median in chunk because chunk is indivisible.")
@@ -218,11 +210,7 @@ async def set_allow_migrations(operation: Operation) -> Reply:
 
 
 async def _destination(operation: Operation) -> str:
-    """Return the destination of a ``moveChunk``, given as a shard name, a connection string or a member's address.
-
-    Raises:
-        CommandError: ShardNotFound; TypeMismatch.
-    """
+    """Return the destination of a ``moveChunk``, given as a shard name, a connection string or a member's address."""
     identifier = operation.argument(b"to")
     if not is_string(identifier):
         raise CommandError(ErrorCode.TypeMismatch, "'to' must be of type String")
@@ -258,11 +246,7 @@ async def _move_range(operation: Operation, namespace: str, move: Mapping[str, A
 
 
 async def _lower_bound(operation: Operation, high: bytes) -> bytes:
-    """Return the lower bound of the largest range within one chunk that ends at ``high`` and may be moved at once.
-
-    Raises:
-        CommandError: NamespaceNotSharded; InvalidOptions, ``high`` is not a key; or the shard's error.
-    """
+    """Return the lower bound of the largest range within one chunk that ends at ``high`` and may be moved at once."""
     table = await fresh_table(operation)
     last = table.key_pattern.normalize(high)
     if last is None:
@@ -283,8 +267,6 @@ async def _move(operation: Operation, namespace: str, move: dict[str, Any], wait
     """Request a move from the config server.
 
     Args:
-        operation: the client's command, whose options apply.
-        namespace: the collection.
         move: the fields that describe the range and its destination.
         waits: the options that make a move wait for the donor's range deletion.
     """

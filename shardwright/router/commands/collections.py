@@ -51,11 +51,7 @@ async def create(operation: Operation) -> Reply:
 
 
 async def _check_same(operation: Operation, error: CommandError) -> None:
-    """Accept an existing collection if it has the options of the client's command.
-
-    Raises:
-        CommandError: NamespaceExists, it has other options.
-    """
+    """Accept an existing collection if it has the options of the client's command."""
     request = operation.request
     listed = await listed_collection(operation, await operation.context.routing.collection(operation.namespace))
     if listed is None:
@@ -160,11 +156,7 @@ async def rename_collection(operation: Operation) -> Reply:
 
 
 async def _have_database(operation: Operation, db: str, *, like: str) -> None:
-    """Create a database, unless it exists, with the primary shard of another, as renames only work within a shard.
-
-    Raises:
-        CommandError: NamespaceNotFound, the other database does not exist.
-    """
+    """Create a database, unless it exists, with the primary shard of another, as renames only work within a shard."""
     routing_cache = operation.context.routing
     source = await routing_cache.database(like)
     try:
@@ -185,11 +177,7 @@ def _drop_target(arguments: Arguments) -> dict[str, Any]:
 
 
 def _target(request: Request) -> Namespace:
-    """Return the new name.
-
-    Raises:
-        CommandError: 40414, TypeMismatch, InvalidNamespace.
-    """
+    """Return the new name."""
     text = Arguments.of(request).namespace(b"to")
     _refuse_null_characters(text)
     namespace = Namespace.parse(text)
@@ -204,11 +192,7 @@ def _refuse_null_characters(name: str) -> None:
 
 
 def _check_writable(namespace: Namespace, role: str) -> None:
-    """Refuse namespaces that clients may not write.
-
-    Raises:
-        CommandError: IllegalOperation.
-    """
+    """Refuse namespaces that clients may not write."""
     try:
         if namespace.collection.startswith("."):
             raise CommandError(ErrorCode.InvalidNamespace, f"Invalid collection name: {namespace.collection}")
@@ -279,11 +263,7 @@ def _body(operation: Operation) -> bytes:
 
 
 def _check_arguments(request: Request) -> None:
-    """Refuse the arguments that a primary shard would refuse, for a database that does not exist.
-
-    Raises:
-        CommandError: 40415, TypeMismatch, 51024.
-    """
+    """Refuse the arguments that a primary shard would refuse, for a database that does not exist."""
     arguments = Arguments.of(request)
     arguments.refuse_unknown((b"listCollections", b"filter", b"nameOnly", _AUTHORIZED, b"cursor"))
     arguments.maybe_raw(b"filter")

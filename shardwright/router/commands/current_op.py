@@ -146,11 +146,7 @@ async def _of_all_processes(operation: Operation, wanted: CurrentOpArguments) ->
 
 
 def _asking_user(operation: Operation) -> UserName:
-    """Return the user of a request under access control.
-
-    Raises:
-        CommandError: Unauthorized, the client has not authenticated.
-    """
+    """Return the user of a request under access control."""
     user = user_of(operation.client)
     if user is None:
         raise not_authorized(operation.request)
@@ -217,11 +213,7 @@ async def kill_op(operation: Operation) -> Reply:
 
 
 def _local_opid(opid: object) -> int:
-    """Return the opid of an operation of this router.
-
-    Raises:
-        CommandError: TypeMismatch, BadValue, 26823.
-    """
+    """Return the opid of an operation of this router."""
     if isinstance(opid, bool) or not isinstance(opid, int | float):
         raise CommandError(
             ErrorCode.TypeMismatch, f'Expected field "op" to have numeric type, but found {type_name_of(opid)}'

@@ -105,7 +105,6 @@ async def _find_on_shards(
 
     Raises:
         StaleRoutingError: a shard refused the versions.
-        CommandError: an argument is wrong, or a shard failed.
     """
     arguments = FindArguments.parse(operation.request)
     share = None
@@ -200,11 +199,7 @@ def _frame_for_holder(operation: Operation, cursor_id: int) -> bytes:
 async def _check_privileges(
     operation: Operation, cursor_id: int, owner: CursorOwner, sibling_user: UserName | None
 ) -> None:
-    """Refuse to continue a cursor whose command the user may no longer run.
-
-    Raises:
-        CommandError: Unauthorized.
-    """
+    """Refuse to continue a cursor whose command the user may no longer run."""
     access, entry = operation.context.access, operation.context.cursors.find(cursor_id)
     if access is None or entry is None or entry.owner != owner or entry.owner.admitted is None:
         return
@@ -245,11 +240,7 @@ async def kill_cursors(operation: Operation) -> Reply:
 
 
 async def _check_owners(operation: Operation, access: AccessControl, cursor_ids: Sequence[int]) -> None:
-    """Refuse to kill any of the cursors if one belongs to another user and the privilege for that is missing.
-
-    Raises:
-        CommandError: Unauthorized.
-    """
+    """Refuse to kill any of the cursors if one belongs to another user and the privilege for that is missing."""
     request = operation.request
     sibling_user = user_of_sibling(request)
     user = CursorOwner.of(request, operation.user).user if sibling_user is None else sibling_user.digest
@@ -283,11 +274,7 @@ async def _killed_by_sibling(operation: Operation, socket: str, cursor_ids: list
 
 
 def _cursor_ids(request: Request) -> list[int]:
-    """Return the ids to kill.
-
-    Raises:
-        CommandError: InvalidNamespace or BadValue for the collection's name; 40414; TypeMismatch.
-    """
+    """Return the ids to kill."""
     Namespace(request.db, request.collection).check_valid()
     cursors = request.fields.get(b"cursors")
     if cursors is None:

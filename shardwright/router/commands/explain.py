@@ -69,16 +69,9 @@ async def explain_aggregate(
 ) -> Reply:
     """Explain an aggregation on a collection.
 
-    Args:
-        operation: the ``explain``.
-        routing: of the aggregation's collection.
-        explained: the aggregation.
-        shards: the shards that it targets.
-
     Raises:
         StaleRoutingError: a shard refused the versions.
         ShardedViewError: the collection is a view that no single shard can run.
-        CommandError: a stage is wrong, or a shard failed.
     """
     pipeline = Pipeline.parse(explained.request)
     if routing.is_sharded:
@@ -103,11 +96,7 @@ async def explain_aggregate(
 
 
 async def explain_without_collection(operation: Operation, explained: ExplainedCommand) -> Reply:
-    """Explain an ``{aggregate: 1}``.
-
-    Raises:
-        CommandError: the aggregation is wrong, or a shard failed.
-    """
+    """Explain an ``{aggregate: 1}``."""
     part = operation.part(explained.request)
     pipeline = Pipeline.parse(explained.request)
     namespace = str(Namespace.collectionless_aggregate(explained.request.db))
@@ -133,7 +122,6 @@ class _Source:
     """The input of an aggregation.
 
     Attributes:
-        namespace: its collection.
         versions: the version elements for each targeted shard.
         is_passed_on: whether mongos forwards the aggregation unless it writes, so that the shard explains it.
     """
@@ -154,7 +142,6 @@ async def _explain(
 
     Raises:
         JoinNeededError: no shard has all other collections that the pipeline reads.
-        CommandError: as `explain_aggregate`.
     """
     shards = tuple(source.versions)
     plan = await plan_aggregation(operation, pipeline, shards)
@@ -217,12 +204,7 @@ async def explain_command(
     """Explain a command by the explanations of the shards that it targets.
 
     Args:
-        operation: the ``explain``.
-        explained: the command inside.
         rounds_left: how many more times the namespace may resolve to another view.
-
-    Raises:
-        CommandError: the command is wrong, or a shard failed.
     """
     if explained.name == "aggregate":
         check_stages(Pipeline.parse(explained.request))
@@ -300,11 +282,7 @@ def _target(routing: CollectionRouting, explained: ExplainedCommand) -> tuple[st
 def _destination(
     table: RoutingTable, explained: ExplainedCommand, collation: dict[str, Any] | None
 ) -> str | Literal[Broadcast.ALL_SHARDS]:
-    """Return the shard that the write would be sent to.
-
-    Raises:
-        CommandError: targeting fails, as it would for the write.
-    """
+    """Return the shard that the write would be sent to."""
     if explained.name == "findAndModify":
         return target_find_and_modify(explained.filter, collation, table)
     if explained.name == "update":

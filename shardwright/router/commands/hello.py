@@ -80,9 +80,6 @@ async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, 
     """Send a reply after each change, until the connection ends.
 
     For fail points, each reply after the first is a command of its own, as in MongoDB.
-
-    Raises:
-        CommandError: ShutdownInProgress, the router is shutting down; or from a fail point.
     """
     call = call_of(operation, (_NAME,) if operation.request.name == _NAME else _OLD_NAMES)
     while True:
@@ -100,11 +97,7 @@ async def _stream(operation: Operation, wanted: HelloRequest, log_in: dict[str, 
 
 
 async def _log_in_fields(operation: Operation) -> dict[str, Any]:
-    """Return the requested fields for log-ins: the mechanisms of a user, and the first step of a log-in.
-
-    Raises:
-        CommandError: TypeMismatch, BadValue; or the config servers cannot be read.
-    """
+    """Return the requested fields for log-ins: the mechanisms of a user, and the first step of a log-in."""
     request = operation.request
     fields: dict[str, Any] = {}
     account = None
@@ -132,11 +125,7 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
 
 
 def _check_strings(request: Request) -> None:
-    """Check the types of arguments that may otherwise stay unread.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Check the types of arguments that may otherwise stay unread."""
     for name, kinds in _CHECKED.items():
         span = request.fields.get(name)
         if span is not None and span[0] not in (NULL, *kinds):
@@ -156,11 +145,7 @@ async def isdbgrid(operation: Operation) -> Reply:
 
 
 def _take_metadata(operation: Operation) -> None:
-    """Store the client metadata of the first hello, if it has any.
-
-    Raises:
-        CommandError: ClientMetadataCannotBeMutated, an earlier hello has fixed it.
-    """
+    """Store the client metadata of the first hello, if it has any; refuse later metadata."""
     request, client = operation.request, operation.client
     span = request.fields.get(b"client")
     if span is None:
@@ -175,11 +160,7 @@ def _take_metadata(operation: Operation) -> None:
 
 
 async def _answer(operation: Operation, wanted: HelloRequest) -> dict[str, Any]:
-    """Return the reply, after the wait that the client requested.
-
-    Raises:
-        CommandError: ShutdownInProgress, the router is shutting down.
-    """
+    """Return the reply, after the wait that the client requested; in quiesce mode, raise ShutdownInProgress."""
     quiesce = operation.context.quiesce
     budget_ms = await_budget_ms(wanted, quiesce.topology_version, assertions=MONGOS)
     if budget_ms is not None:

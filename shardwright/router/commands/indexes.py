@@ -74,11 +74,7 @@ async def list_indexes(operation: Operation) -> Reply:
 
 
 def _check_list_arguments(request: Request) -> None:
-    """Refuse the arguments that a shard would refuse, for a collection that does not exist.
-
-    Raises:
-        CommandError: 40415, TypeMismatch, 51024.
-    """
+    """Refuse the arguments that a shard would refuse, for a collection that does not exist."""
     arguments = Arguments.of(request)
     flags = (b"includeBuildUUIDs", b"includeIndexBuildInfo")
     arguments.refuse_unknown((b"listIndexes", b"cursor", *flags))

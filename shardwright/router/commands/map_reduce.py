@@ -61,11 +61,7 @@ async def refuse_view(operation: Operation) -> None:
 
 
 def _inline(operation: Operation, reply: Reply, documents: list[bytes]) -> Reply:
-    """Return all results in one reply.
-
-    Raises:
-        CommandError: 31301, they do not fit.
-    """
+    """Return all results in one reply."""
     if not isinstance(reply, bytes):
         return {"results": []}
     body = OpMsg(reply).body
@@ -93,9 +89,6 @@ async def _check_target(operation: Operation, output: Output) -> None:
     """Refuse an output collection with an unsuitable shard key, or an unsharded one if it must be sharded.
 
     A missing database is created on the primary shard of the source.
-
-    Raises:
-        CommandError: InvalidOptions, 31313; or the database cannot be created.
     """
     cache = operation.context.routing
     routing = await cache.find(str(output.namespace))

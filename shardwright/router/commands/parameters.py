@@ -172,11 +172,7 @@ async def set_default_rw_concern(operation: Operation) -> Reply:
 
 
 async def _take(operation: Operation, command_body: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a command on the config servers and apply the default concerns in its reply.
-
-    Raises:
-        CommandError: HostUnreachable, or the config server's error.
-    """
+    """Run a command on the config servers and apply the default concerns in its reply."""
     answer = answer_in(await operation.context.catalog.command(command_body))
     operation.context.default_concerns.take(answer)
     return dict(answer)
@@ -233,11 +229,7 @@ def _sample_rate(arguments: Arguments) -> float | None:
 
 
 def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
-    """Return the raw filter on the operations to log, ``unset`` to remove it, None to keep the present one.
-
-    Raises:
-        CommandError: BadValue.
-    """
+    """Return the raw filter on the operations to log, ``unset`` to remove it, None to keep the present one."""
     if not arguments.has(_FILTER):
         return None
     chosen = arguments.value(_FILTER)
@@ -249,11 +241,7 @@ def _filter(operation: Operation, arguments: Arguments) -> bytes | str | None:
 
 
 async def _parsed(operation: Operation, query: bytes) -> bytes:
-    """Return a filter in the form that a mongod shows after it has parsed it.
-
-    Raises:
-        CommandError: the mongod refused it; or no mongod answered.
-    """
+    """Return a filter in the form that a mongod shows after it has parsed it."""
     context = operation.context
     if is_from_sibling(operation.request):
         return query

@@ -67,11 +67,7 @@ async def drop_connections(operation: Operation) -> Reply:
 
 
 def _addresses(operation: Operation) -> list[str]:
-    """Return the hosts in a command.
-
-    Raises:
-        CommandError: 40414, TypeMismatch, FailedToParse.
-    """
+    """Return the hosts in a command."""
     arguments = Arguments.of(operation.request)
     return [str(HostAndPort.parse(text)) for text in arguments.strings(b"hostAndPort")]
 

@@ -101,11 +101,7 @@ async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
 
 
 def _named_sessions(operation: Operation) -> frozenset[SessionId]:
-    """Return the sessions in the argument; sessions without a ``uid`` are the user's own.
-
-    Raises:
-        CommandError: the argument is malformed; Unauthorized, it names another user's session.
-    """
+    """Return the sessions in the argument, by default the user's own; others require a privilege."""
     access = operation.context.access
     enough = (_TO_NAME_OTHERS, _TO_KILL_OTHERS) if operation.request.name == "killSessions" else (_TO_NAME_OTHERS,)
     may_name_others = access is None or any(access.allows(operation.client, need) for need in enough)
@@ -113,11 +109,7 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
 
 
 async def _kill(operation: Operation, sessions: MeantSessions) -> None:
-    """End the transactions and cursors of some sessions here, and all their operations on the shards.
-
-    Raises:
-        CommandError: a shard failed.
-    """
+    """End the transactions and cursors of some sessions here, and all their operations on the shards."""
     await end_work(operation.context, None if sessions.all_of_them else sessions)
     told = {"killAllSessionsByPattern": sessions.patterns()} if operation.user else _command(operation)
     if not await _tell_siblings(operation, told):
@@ -130,11 +122,7 @@ async def _tell_siblings(operation: Operation, told: dict[str, Any]) -> bool:
 
 
 async def _on_all_shards(operation: Operation, told: dict[str, Any]) -> None:
-    """Send a command to the primaries of all shards.
-
-    Raises:
-        CommandError: a shard failed.
-    """
+    """Send a command to the primaries of all shards."""
     raise_worst(await _replies_of_all_shards(operation, told))
 
 

@@ -74,21 +74,13 @@ async def abort_transaction(operation: Operation) -> Reply:
 
 
 def _require_transaction(operation: Operation) -> None:
-    """Refuse a command outside of a transaction.
-
-    Raises:
-        CommandError: CommandFailed.
-    """
+    """Refuse a command outside of a transaction."""
     if b"autocommit" not in operation.request.fields:
         raise CommandError(ErrorCode.CommandFailed, f"{operation.request.name} must be run within a transaction")
 
 
 def _recovery_shard(operation: Operation) -> str | None:
-    """Return the shard in the recovery token, empty if the token has none; None without a token.
-
-    Raises:
-        CommandError: TypeMismatch, 40415.
-    """
+    """Return the shard in the recovery token, empty if the token has none; None without a token."""
     arguments = Arguments.of(operation.request, operation.request.name)
     token = arguments.maybe_nested(_RECOVERY_TOKEN)
     if token is None:

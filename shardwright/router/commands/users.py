@@ -100,11 +100,7 @@ async def _forget_users(operation: Operation) -> None:
 
 
 def _refuse_repeated(request: Request) -> None:
-    """Refuse names and restrictions with a repeated field, because only one value would be passed on.
-
-    Raises:
-        CommandError: BadValue, 40413.
-    """
+    """Refuse names and restrictions with a repeated field, because only one value would be passed on."""
     if request.name in _NAMING:
         _refuse_repeated_in(request, request.name.encode(), _NAMING[request.name])
     _refuse_repeated_in(request, b"roles", "RoleName")
@@ -132,22 +128,14 @@ def _documents_in(request: Request, argument: bytes) -> Iterator[int]:
 
 
 def _forwarded(operation: Operation) -> dict[str, Any]:
-    """Return the command for the config servers, on the same database.
-
-    Raises:
-        CommandError: BadValue, 40413.
-    """
+    """Return the command for the config servers, on the same database."""
     request = operation.request
     _refuse_repeated(request)
     return {name: value for name, value in request.document.items() if name not in _NOT_PASSED_ON}
 
 
 def _write_concern(operation: Operation) -> dict[str, Any]:
-    """Return majority write concern with the client's ``wtimeout``.
-
-    Raises:
-        CommandError: InvalidOptions, the client's ``w`` is neither 1 nor majority.
-    """
+    """Return majority write concern with the client's ``wtimeout``; refuse a ``w`` other than 1 and majority."""
     given = operation.argument(b"writeConcern") or {}
     if not isinstance(given, Mapping) or given.get("w", 1) not in (1, "majority"):
         raw = operation.request.raw_object(b"writeConcern")

@@ -105,10 +105,6 @@ def _shard_of_query(request: Request, table: RoutingTable) -> str:
 
 
 def _optional_object(request: Request, name: bytes) -> bytes | None:
-    """Return the bytes of an argument, None if it is absent or null.
-
-    Raises:
-        CommandError: TypeMismatch, it has another type.
-    """
+    """Return the bytes of an argument, None if it is absent or null."""
     span = request.fields.get(name)
     return None if span is None or span[0] == NULL else request.raw_object(name)

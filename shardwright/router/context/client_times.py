@@ -24,10 +24,6 @@ class ClientTimes:
     """Checks times that are ahead of the router's clock.
 
     Args:
-        clock: of the router.
-        signer: has the keys of the cluster.
-        refresh_keys: reads the keys again.
-        drift_seconds_max: ``maxAcceptableLogicalClockDriftSecs``.
         wall_clock: returns the seconds since 1970.
     """
 
@@ -56,7 +52,6 @@ class ClientTimes:
         unsigned times with its handshake.
 
         Args:
-            request: from a client.
             span: the position of its ``$clusterTime``.
             user_may_advance: whether the authenticated user may advance the clock without a signature; None before
                 authentication.

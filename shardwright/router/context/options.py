@@ -16,7 +16,6 @@ class RouterOptions:
     """The options of ``shardwright-router`` beyond those that all daemons have.
 
     Attributes:
-        config_servers: their replica set.
         address: ``host:port`` under which this router is registered in ``config.mongos``.
         arguments: the command line, for ``getCmdLineOpts``.
         given: the options set by any source, in sections, for the same command.
@@ -27,7 +26,6 @@ class RouterOptions:
         shutdown_seconds: how long operations may continue after the signal to shut down, None for the parameter
             ``mongosShutdownTimeoutMillisForSignaledShutdown``.
         config_seconds: time limit of a read from the catalog.
-        parameters: initial values of server parameters, as text.
         audit: the audit log; None if auditing is off.
     """
 

@@ -117,7 +117,6 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        default: its value at start.
         check: converts a client's value to the stored one; None for a parameter that is fixed at start.
         parse: parses the text of a command line; None for a parameter that cannot be set at start.
     """
@@ -241,11 +240,7 @@ class Parameters:
         return dict(self._values)
 
     def set(self, name: str, value: Any) -> Any:  # noqa: ANN401 - parameters are of all types
-        """Change a parameter that is settable at runtime; return its old value.
-
-        Raises:
-            CommandError: TypeMismatch, BadValue.
-        """
+        """Change a parameter that is settable at runtime; return its old value."""
         check = PARAMETERS[name].check
         assert check is not None, name
         old = self._values[name]
@@ -257,7 +252,6 @@ class Parameters:
 
         Args:
             before: the previous parameters, as text that `parse_parameter` has checked.
-            after: the new ones.
 
         Returns:
             The names of parameters whose change requires a restart.

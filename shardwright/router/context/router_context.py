@@ -48,39 +48,27 @@ class RouterContext:
     """The context of one router process. It is created first, and depends neither on commands nor on operations.
 
     Args:
-        options: the start options.
-        metrics: the registry of metrics.
         nursery: for tasks that live as long as the router.
         commands: the table of commands; test commands are left out unless a parameter enables them.
 
     Attributes:
         background: for tasks that outlive the operation that started them.
         started: the start time of the process, in seconds since 1970.
-        clock: the newest times seen in the cluster.
         commands: the commands that clients may run, for the dispatcher and for commands about commands.
         chunk_bytes_max: the largest range that the balancer moves at once, as last reported by the config servers.
-        slow_operations: the rule for logging slow operations.
         fail_points: points where tests can make the router wait or fail.
         shared_counts: counts that all processes of the router share.
-        pools: connections to other servers.
         pools_as_router: connections to genuine shards with the handshake of a mongos.
-        catalog: the config servers.
         log_ins: authentication and users. Clients may log in even without access control, to no effect.
         access: authorization; None without access control.
         signer: signs the cluster times in replies to clients.
         signing_keys: supplies the signer's keys.
-        client_times: checks cluster times that clients gossip.
-        shard_counts: counts requests by shard.
-        sender: sends requests to shards.
         oplogs: advances shards to cluster times.
-        transactions: the clients' transactions, by session.
         sessions: the logical sessions used here since the last refresh.
         session_jobs: the results of session refreshes.
         write_sessions: for retries of writes that their clients have not numbered.
         statement_counts: the number of executed write statements, by kind.
         target_counts: counts of reads and writes by how many shards they targeted.
-        deadlines: the deadlines of client operations.
-        quiesce: the state of the shutdown.
         shutdown_seconds_wanted: the grace period of a ``shutdown`` command for running operations.
     """
 

@@ -91,7 +91,6 @@ class SessionJobs:
 
         Args:
             now: its end, in seconds since 1970.
-            seconds: its duration.
             refreshed: sessions whose last use was written.
             ended: sessions that were deleted because their clients had ended them.
             cursors_closed: cursors of expired sessions.
@@ -102,11 +101,7 @@ class SessionJobs:
         self.refreshed, self.ended, self.cursors_closed = refreshed, ended, cursors_closed
 
     def document(self, sessions: int) -> dict[str, Any]:
-        """Return the section ``logicalSessionRecordCache``.
-
-        Args:
-            sessions: the present number of sessions.
-        """
+        """Return the section ``logicalSessionRecordCache``."""
         never = datetime.fromtimestamp(0, UTC)
         return {
             "activeSessionsCount": sessions,

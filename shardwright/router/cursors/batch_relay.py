@@ -38,13 +38,7 @@ _REST_BYTES_MAX: Final = 16_384
 
 
 def relay_for(get_more: GetMore, signer: TimeSigner, *, is_last: bool) -> "BatchRelay | None":
-    """Return a relay for a shard's reply to a client; None if the reply must be received as a whole.
-
-    Args:
-        get_more: the client's.
-        is_last: see `BatchRelay`.
-        signer: see `BatchRelay`.
-    """
+    """Return a relay for a shard's reply to a client; None if the reply must be received as a whole."""
     client = get_more.client
     if client is None or not client.is_answered_verbatim or b"autocommit" in get_more.request.fields:
         return None  # replies in transactions receive a recovery token
@@ -56,10 +50,6 @@ class BatchRelay(DigestRelay):
     """Relays the reply to one ``getMore``.
 
     Args:
-        receiver: the client.
-        signer: signs the cluster time.
-        response_to: id of the client's request.
-        cursor_id: the router's id for the cursor.
         is_last: whether all other sources are exhausted, so that the shard's end is the cursor's end.
     """
 

@@ -31,7 +31,6 @@ class GetMore:
     """A ``getMore``, or the command that opens the cursor and requests its first batch.
 
     Attributes:
-        request: the client's command.
         client: the connection that sent it; None if the router itself reads the cursor.
         cursor_id: the router's id for the cursor, returned while the cursor is not exhausted; 0 before it has one.
         batch_size: the maximum number of documents, None for as many as fit.
@@ -46,7 +45,10 @@ class GetMore:
 
 
 class Cursor(Protocol):
-    """The results of one command that have not been returned yet."""
+    """The results of one command that have not been returned yet.
+
+    Reads of the next documents raise CommandError if a shard fails.
+    """
 
     @property
     def namespace(self) -> str:
@@ -76,11 +78,7 @@ class OpeningCursor(Cursor, Protocol):
     """A cursor whose replies, including the first one, are built by the router."""
 
     async def first_batch(self, opening: GetMore) -> list[bytes]:
-        """Return the documents of the first batch, by default 101.
-
-        Raises:
-            CommandError: a shard failed.
-        """
+        """Return the documents of the first batch, by default 101."""
 
     def first_reply(self, opening: GetMore, documents: list[bytes], cursor_id: int) -> bytes:
         """Build the reply to the command that opened the cursor; ``cursor_id`` is 0 if the cursor is exhausted."""

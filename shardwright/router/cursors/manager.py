@@ -90,7 +90,6 @@ class CursorManager:
             worker_index: the index of this process, which is part of the ids.
             idle_milliseconds_max: returns the current idle timeout.
             sessions_time_out: returns whether the timeout applies to cursors of sessions, too.
-            random_bits: returns that many random bits.
         """
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
@@ -122,12 +121,9 @@ class CursorManager:
         """Register a cursor that is not exhausted; return its id.
 
         Args:
-            cursor: reads the results.
-            owner: the session and transaction that open it.
             session_key: the session that the cursor ends with (`SessionId.key`), if that is not its owner's.
             command: the raw command that opens it, for ``$currentOp``.
             is_immortal: whether the idle timeout does not apply.
-            client: the connection that opens it.
         """
         while (cursor_id := new_cursor_id(self._worker_index, self._random_bits)) in self._cursors:
             pass
@@ -202,7 +198,6 @@ class CursorManager:
         """End a cursor, interrupting its reader.
 
         Args:
-            cursor_id: the cursor.
             db: kill it only if it is on this database; None for any.
 
         Returns:

@@ -58,10 +58,8 @@ class MergedCursor:
         """Adopt the cursors that shards have opened.
 
         Args:
-            sender: sends requests to the shards.
             namespace: ``db.collection`` for replies and ``getMore``.
             replies: the successful replies that opened the cursors, as many as ``merger`` has sources.
-            merger: merges them.
             allows_partial_results: whether to leave out a shard that becomes unreachable, rather than fail.
             is_partial: whether a shard has been left out already.
             at_cluster_time: the common read time of all shards, if one was chosen.
@@ -114,7 +112,6 @@ class MergedCursor:
 
         Raises:
             ShareTooSmallError: the shards' shares of the result may not be all of it.
-            CommandError: a shard failed.
         """
         batch = Batch(FIRST_BATCH_DOCUMENTS if opening.batch_size is None else opening.batch_size)
         await self._fill(opening, batch)
@@ -214,12 +211,7 @@ class MergedCursor:
         """Fetch the next batches of some sources concurrently.
 
         Args:
-            get_more: the client's.
             batch_sizes: the number of documents to request from each source, None for as many as fit.
-            relay: relays the batch of a single source.
-
-        Raises:
-            CommandError: a shard failed and must not be left out.
         """
         await in_own_task()
         elements = raw_elements(get_more.request, self._passed_on)

@@ -54,7 +54,6 @@ class CursorOwner:
         """Return the session and the transaction of a request.
 
         Args:
-            request: the request.
             user: the digest of the user who has logged in on its connection. A cluster member that acts for a user
                 names that user in the request.
 
@@ -124,11 +123,8 @@ class OpenCursor(Holding):
 
     Attributes:
         id: the client's id for the cursor.
-        cursor: reads the results.
-        owner: the session and transaction that opened it.
         client: the connection that last read it, if known.
         session_key: the session that the cursor ends with (`SessionId.key`), None if there is none.
-        command: the raw command that opened it.
         batches: the number of batches returned, including the first one.
         is_immortal: whether the idle timeout does not apply.
         is_checked_out: whether a ``getMore`` is reading it.

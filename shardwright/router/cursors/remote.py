@@ -32,7 +32,6 @@ class RemoteCursor:
 
     Attributes:
         address: the member that has the cursor and receives every ``getMore``.
-        namespace: the ``db.collection`` for ``getMore``.
         id: its id there; 0 once it is exhausted or lost.
         is_plain: whether its replies have no hidden fields, so that they can be relayed while they arrive.
         sources: the hosts whose cursors it reads.
@@ -93,12 +92,7 @@ class RemoteCursor:
         return documents if wanted is None else min(documents, wanted)
 
     def note_merged_batch(self, documents: int, size: int) -> None:
-        """Update the estimate of the document size.
-
-        Args:
-            documents: the requested number.
-            size: bytes of the reply.
-        """
+        """Update the estimate of the document size."""
         self._merged_batch_documents = max(1, documents * _MERGED_BATCH_BYTES // size)
 
     async def exchange(self, frame: bytes, relay: DigestRelay | None = None) -> ShardReply:
@@ -107,7 +101,6 @@ class RemoteCursor:
         After any failure the cursor counts as lost, because its position is unknown.
 
         Args:
-            frame: the request.
             relay: relays a long reply; its digest is then returned.
 
         Raises:
@@ -123,11 +116,7 @@ class RemoteCursor:
         return self.sender.may_ask_ahead(self.shard_id, self.address)
 
     async def ask_ahead(self, frame: bytes) -> None:
-        """Send the request of the next `exchange` in advance, so that the shard already works on it.
-
-        Raises:
-            CommandError: as `exchange`.
-        """
+        """Send the request of the next `exchange` in advance, so that the shard already works on it."""
         if self._pending is None:
             self._pending = await self.sender.ask(self.shard_id, self.address, frame, self.sources)
 

@@ -19,7 +19,6 @@ class SingleShardCursor:
     """Forwards ``getMore`` to one shard.
 
     Args:
-        remote: the shard's cursor.
         has_api_parameters: whether it was opened with the client's `API_PARAMETERS`.
     """
 

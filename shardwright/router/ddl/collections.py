@@ -37,7 +37,6 @@ def are_options_equal(requested: Options, existing: Options) -> bool:
     """Whether a collection has the options of a ``create``.
 
     Args:
-        requested: the ``create`` command.
         existing: ``options`` of the collection's entry in ``listCollections``.
     """
     return _canonical(requested) == _canonical(existing)
@@ -117,10 +116,8 @@ def merge_collection_stats(namespace: str, shards: Mapping[str, Stats], *, scale
     """Merge the statistics of a collection, without the first fields of the reply (``sharded``, ``primary``).
 
     Args:
-        namespace: the collection.
         shards: the unscaled statistics of each shard.
         scale: the divisor of sizes.
-        chunks: the number of chunks.
     """
     merged: dict[str, Any] = {}
     for stats in shards.values():

@@ -26,8 +26,6 @@ def merge_database_lists(
 
     Args:
         lists: ``databases`` of each shard's reply by shard id, already filtered by the client's filter.
-        names_only: whether to omit sizes.
-        is_visible: whether the client may see a database.
     """
     sizes: dict[str, dict[str, int]] = {}
     for shard, databases in lists.items():
@@ -87,7 +85,6 @@ def merge_database_stats(db: str, shards: Sequence[Mapping[str, Any]], *, scale:
     """Merge the statistics of a database: counts are summed, and so are sizes, which are doubles.
 
     Args:
-        db: the database.
         shards: the scaled statistics of each shard.
         scale: the divisor of their sizes, which does not apply to the average document size.
     """

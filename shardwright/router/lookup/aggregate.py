@@ -56,12 +56,8 @@ async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_
     """Run an aggregation.
 
     Args:
-        operation: the aggregation.
         cursor_namespace: the collection's or view's namespace, for the cursor.
         is_checked: whether a mongod has already validated the pipeline, as a part of another one.
-
-    Raises:
-        CommandError: it failed.
     """
     try:
         return await _run_or_join(operation, cursor_namespace, is_checked=is_checked)
@@ -76,10 +72,8 @@ async def aggregate_view(
     """Execute a read of a view as an aggregation on the underlying collection.
 
     Args:
-        operation: the read.
         error: the reply of the shard that could not run the read alone.
         cursor_namespace: the namespace of the cursor; None for the view's.
-        is_checked: as for `aggregate_anywhere`.
 
     Raises:
         CommandError: the read cannot be an aggregation, or it failed.
@@ -103,7 +97,6 @@ async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checke
 
     Raises:
         ShardedViewError: it is a view that no single shard can run.
-        CommandError: it failed.
     """
     try:
         if next(iter(operation.request.fields.values()))[0] != STRING:
@@ -140,14 +133,12 @@ async def answer_joined(
     """Run an aggregation that no shard can run alone.
 
     Args:
-        operation: the aggregation.
         cursor_namespace: the namespace of its cursor.
         elsewhere: the collections missing on the shard that would run it; empty if unknown.
         run_aggregate: runs other aggregations, regardless of the location of their data.
 
     Raises:
         TargetShardedError: the target of its ``$merge`` is sharded.
-        CommandError: it failed.
     """
     await in_own_task()
     request = operation.request
@@ -188,8 +179,6 @@ def split_at_join(
     """Split a pipeline before the first stage that names a collection elsewhere.
 
     Args:
-        pipeline: the stages.
-        db: the database of the aggregation.
         elsewhere: see `answer_joined`.
     """
     for number, stage in enumerate(pipeline.stages):
@@ -209,13 +198,10 @@ async def write_results(
     """Write the documents of a stream; return the reply to the aggregation.
 
     Args:
-        environment: of the aggregation.
-        source: the documents.
         stage: the ``$out`` or ``$merge``. The target of a ``$merge`` is not sharded.
         cursor_namespace: the namespace of the client's cursor, which has no documents.
 
     Raises:
-        TargetShardedError: see `TargetShardedError`.
         CommandError: the documents could not be read or written; 28769, the target of ``$out`` is sharded.
     """
     operation = environment.operation
@@ -278,11 +264,7 @@ async def _effective_collation(operation: Operation) -> Mapping[str, Any]:
 
 
 def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
-    """Split off the stage that writes, if any.
-
-    Raises:
-        CommandError: 40601, a stage that writes is not the last one.
-    """
+    """Split off the stage that writes, if any; refuse it (40601) at any other place than the end."""
     for name in pipeline.names[:-1]:
         if name in WRITING:
             raise CommandError(_NOT_LAST, f"{name} can only be the final stage in the pipeline")

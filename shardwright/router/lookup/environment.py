@@ -65,8 +65,6 @@ class JoinEnvironment:
         body: the command, with the read concern for all collections.
 
     Attributes:
-        operation: the aggregation.
-        run_aggregate: runs another aggregation.
         collation: the raw collation of all comparisons.
         is_collated: whether it is not the simple one.
         variables: the elements of ``let`` by name.
@@ -101,7 +99,6 @@ class JoinEnvironment:
 
         Args:
             collection: its name, or `COLLECTIONLESS`.
-            stages: raw.
             variables: elements to add to the ``let`` of the aggregation, by name.
         """
         let = b"".join({**self.variables, **(variables or {})}.values())
@@ -120,7 +117,6 @@ class JoinEnvironment:
         Args:
             stages: raw; the first is a source.
             variables: elements to add to the ``let`` of the aggregation, by name.
-            elements: further elements of the command.
 
         Raises:
             CommandError: BSONObjectTooLarge, the stages contain too much.
@@ -163,7 +159,6 @@ class JoinEnvironment:
         """Collect all documents of a stream.
 
         Args:
-            stream: the documents.
             room: limits their size.
 
         Raises:
@@ -209,17 +204,7 @@ def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
 async def stream_of(
     operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str
 ) -> DocumentStream:
-    """Run an aggregation as part of another one, regardless of the location of its data; return its results.
-
-    Args:
-        operation: the other aggregation.
-        run_aggregate: runs it.
-        body: the command.
-        namespace: the namespace of its cursor.
-
-    Raises:
-        CommandError: it failed.
-    """
+    """Run an aggregation as part of another one, regardless of the location of its data; return its results."""
     part = operation.part(_request(body))
     session = raw_elements(operation.request, (SESSION,))
     try:

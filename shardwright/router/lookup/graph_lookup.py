@@ -52,7 +52,6 @@ class GraphLookup:
     """The arguments of a ``$graphLookup``.
 
     Attributes:
-        collection: the collection to search.
         start: type and raw value of ``startWith``.
         connect_from: ``connectFromField``, the path of values that lead to further documents.
         connect_to: ``connectToField``, the path that these values are looked up in.
@@ -100,12 +99,7 @@ class Frontier:
         return bool(self._values)
 
     def add_start(self, document: bytes, span: Span | None) -> None:
-        """Add the start value of the search, or its elements.
-
-        Args:
-            document: contains the value.
-            span: the value, None if there is none.
-        """
+        """Add the start value of the search, or its elements."""
         if span is not None:
             self._add(document, span)
 
@@ -113,7 +107,6 @@ class Frontier:
         """Add the values at a path of a document.
 
         Args:
-            document: the document.
             path: the names, at least one.
             start: the offset of the object or array in ``document`` that the path starts at.
         """
@@ -157,8 +150,6 @@ class GraphStep:
         """Prepare the step.
 
         Args:
-            environment: of the aggregation.
-            graph: the arguments.
             tail: raw stages on single documents that follow.
         """
         self._environment = environment
@@ -194,11 +185,7 @@ class GraphStep:
         return stages
 
     async def _search_alone(self, start: bytes) -> list[bytes]:
-        """Do the same as `_search`, with all memory that MongoDB allows for a search.
-
-        Raises:
-            CommandError: a read failed; 40099, it needs too much memory; 40271.
-        """
+        """Do the same as `_search`, with all memory that MongoDB allows for a search."""
         try:
             return await self._search(start, Room(MEMORY_BYTES_MAX))
         except TooLargeError:
@@ -209,7 +196,6 @@ class GraphStep:
 
         Raises:
             TooLargeError: they are too large.
-            CommandError: a read failed; 40271, a document has no ``_id``.
         """
         frontier = Frontier()
         frontier.add_start(start, find(start, _START))
@@ -238,11 +224,7 @@ class GraphStep:
 
 
 def _id_key(document: bytes) -> bytes:
-    """Encode the ``_id`` of a document so that equal ``_id`` values have the same bytes.
-
-    Raises:
-        CommandError: 40271, the document has none.
-    """
+    """Encode the ``_id`` of a document so that equal ``_id`` values have the same bytes."""
     span = find(document, b"_id")
     if span is None:
         raise CommandError(

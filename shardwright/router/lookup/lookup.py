@@ -56,7 +56,6 @@ class Lookup:
         local_field: ``localField``; None without an equality.
         foreign_field: ``foreignField``; None without an equality.
         variables: the expressions of ``let``, as type and raw value by name.
-        stages: the raw stages of the pipeline.
         into: ``as``.
     """
 
@@ -150,7 +149,6 @@ class LetVariables:
         """Prepare the variables.
 
         Args:
-            environment: of the aggregation.
             expressions: type and raw value of each expression by the variable's name.
         """
         self._environment = environment
@@ -163,7 +161,6 @@ class LetVariables:
 
         Raises:
             TooLargeError: the values are too large.
-            CommandError: an expression failed.
         """
         if not self._names:
             return [EMPTY_DOCUMENT] * len(documents)
@@ -209,7 +206,6 @@ def values_at(document: bytes, path: Sequence[bytes], start: int = 0) -> Iterato
     """Yield the values at a path, through arrays, and the elements of arrays; None for a missing value.
 
     Args:
-        document: the document.
         path: the names, at least one. A number may be a field, or an index into an array.
         start: the offset of the object or array in ``document`` that the path starts at.
     """
@@ -257,7 +253,6 @@ def comparison_key(document: bytes, span: Span | None, *, is_collated: bool) -> 
     """Encode a value so that equal values have the same bytes. Some different values have the same bytes, too.
 
     Args:
-        document: contains the value.
         span: the value, None for a missing one.
         is_collated: whether a collation other than the simple one applies.
     """
@@ -278,11 +273,7 @@ class WantedValues:
     """The distinct values of a field in a batch of documents, to look up in another collection."""
 
     def __init__(self, path: Sequence[bytes]) -> None:
-        """Begin without values.
-
-        Args:
-            path: the names of the field's path.
-        """
+        """Begin without values."""
         self._path = path
         self._values: dict[bytes, tuple[int, bytes]] = {}
 
@@ -335,7 +326,6 @@ class Candidates:
         """Index the documents.
 
         Args:
-            documents: of the other collection.
             path: the names of the compared field's path.
             is_collated: whether a collation other than the simple one applies.
         """
@@ -350,7 +340,6 @@ class Candidates:
         """Return the documents that may match a document of the batch, in their original order.
 
         Args:
-            document: the document.
             path: the names of its compared field's path.
         """
         return self.of_keys(self._keys(document, path))

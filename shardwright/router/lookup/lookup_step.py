@@ -40,14 +40,7 @@ class SingleLookup:
     def __init__(
         self, environment: JoinEnvironment, lookup: Lookup, variables: LetVariables, run_stages: StageRunner
     ) -> None:
-        """Prepare the lookup.
-
-        Args:
-            environment: of the aggregation.
-            lookup: the arguments.
-            variables: of the nested pipeline.
-            run_stages: runs the nested pipeline on the matching documents.
-        """
+        """Prepare the lookup."""
         self._environment = environment
         self._lookup = lookup
         self._variables = variables
@@ -114,10 +107,7 @@ class LookupStep:
         """Prepare the step.
 
         Args:
-            environment: of the aggregation.
-            lookup: the arguments.
             tail: raw stages on single documents that follow.
-            run_stages: runs nested pipelines.
         """
         self._environment = environment
         self._lookup = lookup

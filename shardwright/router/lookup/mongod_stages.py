@@ -58,9 +58,6 @@ class StreamCursor:
         """Create the cursor.
 
         Args:
-            clock: the newest times seen in the cluster.
-            namespace: the ``db.collection`` for ``getMore``.
-            stream: the documents.
             at_cluster_time: the time of their snapshot, for replies; None outside snapshots.
         """
         self.namespace = namespace
@@ -78,11 +75,7 @@ class StreamCursor:
         return self._stream.remotes
 
     async def first_batch(self, opening: GetMore) -> list[bytes]:
-        """Return the documents of the first batch, by default 101.
-
-        Raises:
-            CommandError: they could not be read.
-        """
+        """Return the documents of the first batch, by default 101."""
         size = FIRST_BATCH_DOCUMENTS if opening.batch_size is None else opening.batch_size
         return await self._read(Batch(size))
 
@@ -131,7 +124,6 @@ class HandedStream:
     """A stream as the input of a mongod's pipeline.
 
     Attributes:
-        stage: the raw first stage.
         is_read_here: whether the mongod reads the documents from this router.
     """
 
@@ -153,12 +145,7 @@ async def hand_over(
     """Prepare a stream as the input of a mongod.
 
     Args:
-        environment: of the aggregation.
-        stream: the documents.
         bytes_max: larger streams are read from the router.
-
-    Raises:
-        CommandError: the first documents could not be read.
     """
     cursors = environment.operation.context.cursors
     first: list[bytes] = []
@@ -194,13 +181,7 @@ class ComputedStream:
     """A `streams.DocumentStream` of the results of stages that need all documents."""
 
     def __init__(self, environment: JoinEnvironment, source: DocumentStream, stages: Sequence[bytes]) -> None:
-        """Prepare the stream.
-
-        Args:
-            environment: of the aggregation.
-            source: the documents.
-            stages: raw.
-        """
+        """Prepare the stream."""
         self._environment = environment
         self._source = source
         self._stages = stages
@@ -242,7 +223,6 @@ class Step(Protocol):
 
         Raises:
             TooLargeError: a batch needs more than may be held for it.
-            CommandError: a read for the batch failed.
         """
 
 
@@ -254,7 +234,6 @@ class MappingStep:
     """Stages that work on single documents.
 
     Args:
-        stages: raw.
         bytes_max: the maximum size of documents for one command; None if all documents fit.
     """
 
@@ -284,9 +263,6 @@ class BatchedStream:
         """Prepare the stream.
 
         Args:
-            environment: of the aggregation.
-            source: the documents.
-            step: processes batches.
             run_alone: processes single documents that are too large; None if the step never needs too much.
             bytes_max: the size of a batch, unless a single document is larger.
         """
@@ -325,11 +301,7 @@ class BatchedStream:
             await self._begin(batch)
 
     async def _begin(self, batch: list[bytes]) -> None:
-        """Begin with a batch. If it needs too much, put it back and use smaller batches from now on.
-
-        Raises:
-            CommandError: a read for the batch failed.
-        """
+        """Begin with a batch. If it needs too much, put it back and use smaller batches from now on."""
         try:
             self._pipelines = await self._step.pipelines(batch)
             self._documents_max = min(2 * self._documents_max, BATCH_DOCUMENTS)
@@ -343,11 +315,7 @@ class BatchedStream:
             self._results = await self._run_alone(batch[0])
 
     async def _check(self) -> None:
-        """Validate the stages on a mongod before anything is read for them.
-
-        Raises:
-            CommandError: they are invalid.
-        """
+        """Validate the stages on a mongod before anything is read for them."""
         if not self._is_checked:
             self._is_checked = True
             for stages in await self._step.pipelines(()):
@@ -370,11 +338,6 @@ def mapped_stream(environment: JoinEnvironment, source: DocumentStream, stages: 
     """Map the documents of a stream by stages. Each command to a mongod carries as many documents as fit.
 
     A document that does not fit into a command together with the stages and variables is read from this router.
-
-    Args:
-        environment: of the aggregation.
-        source: the documents.
-        stages: raw.
     """
 
     async def read_alone(document: bytes) -> DocumentStream:
@@ -419,9 +382,6 @@ def joined_alone(
     """Join a document with the documents of a stream.
 
     Args:
-        environment: of the aggregation.
-        document: the document.
-        results: the documents to join it with.
         into: path of the field for them.
         tail: raw stages on single documents that follow.
     """

@@ -111,7 +111,6 @@ def joining_pipelines(
     """Build pipelines of raw stages whose combined results are the joined documents.
 
     Args:
-        handed: the documents.
         into: path of the field for the joined documents.
         tail: raw stages on single documents that follow.
         let: the variables that ``stages`` use, by name.

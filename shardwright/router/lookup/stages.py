@@ -44,14 +44,7 @@ class FacetStream:
     def __init__(
         self, environment: JoinEnvironment, source: DocumentStream, stage: Stage, run_stages: StageRunner
     ) -> None:
-        """Prepare the stream.
-
-        Args:
-            environment: of the aggregation.
-            source: the documents.
-            stage: the ``$facet``.
-            run_stages: runs a pipeline on the documents.
-        """
+        """Prepare the stream."""
         self._environment = environment
         self._source = source
         self._run_stages = run_stages
@@ -71,11 +64,7 @@ class FacetStream:
         return [from_elements(b"".join(element(name, ARRAY, array_of_documents(results[name])) for name in facets))]
 
     async def _results(self, facets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, list[bytes]]:
-        """Run all pipelines concurrently; return their results.
-
-        Raises:
-            CommandError: one failed; BSONObjectTooLarge, they do not fit into a document.
-        """
+        """Run all pipelines concurrently; return their results."""
         results: dict[bytes, list[bytes]] = {}
         failures: list[CommandError] = []
         tee, room = Tee(self._source, len(facets)), Room(BSON_OBJECT_INTERNAL_BYTES_MAX)
@@ -191,7 +180,6 @@ class UnionWith:
 
     Attributes:
         collection: the other collection; None if the pipeline begins with ``$documents``, even if ``coll`` is given.
-        stages: the raw stages of the pipeline.
     """
 
     collection: str | None
@@ -225,7 +213,6 @@ async def run_stages(
     """Run a pipeline whose input is a stream; return its results.
 
     Args:
-        environment: of the aggregation.
         source: the input, which is closed if the pipeline is refused.
         stages: the stages, without ``$out`` and ``$merge``; raw stages are parsed.
 

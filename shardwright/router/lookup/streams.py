@@ -119,7 +119,6 @@ class ShardStream:
         """Adopt a cursor.
 
         Args:
-            sender: sends requests to the shard.
             reply: the reply that opened the cursor.
 
         Raises:
@@ -154,8 +153,6 @@ class RoutedStream:
         """Adopt the cursor of a reply.
 
         Args:
-            cursors: the cursors of the router.
-            reply: of the aggregation.
             session: the raw ``lsid`` element of the aggregation; empty outside a session.
 
         Raises:
@@ -198,11 +195,7 @@ def _get_more(cursor_id: int, namespace: str, session: bytes) -> GetMore:
 
 
 def _batch(frame: bytes, name: bytes) -> tuple[list[bytes], int]:
-    """Return the documents and the cursor id of a reply.
-
-    Raises:
-        CommandError: the command failed.
-    """
+    """Return the documents and the cursor id of a reply."""
     body = OpMsg(frame).body
     cursor = index(body).get(b"cursor")
     if cursor is None:
@@ -226,8 +219,6 @@ class RowStream:
         """Prepare the stream.
 
         Args:
-            documents: the documents to wrap.
-            row: makes a row of a document and its number.
             if_none: the only row if there are no documents; None for no row.
             bytes_max: the maximum total size of the documents, None for no limit.
             excess: the error if they are larger.

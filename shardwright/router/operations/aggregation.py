@@ -62,7 +62,6 @@ async def shared_body(operation: Operation, shard: str) -> bytes:
     """Return the client's command in the form for several shards.
 
     Args:
-        operation: the aggregation.
         shard: one of the shards.
 
     Raises:
@@ -84,9 +83,6 @@ async def _check_strictly(operation: Operation, shard: str) -> None:
     """Check the command against the Stable API on a mongod.
 
     The shards' commands have fields outside of the Stable API, so they cannot carry the client's API parameters.
-
-    Raises:
-        CommandError: APIStrictError, or another error in the command.
     """
     given = decode_document(operation.request.body)
     command = {name: value for name, value in given.items() if name in _CHECKED}
@@ -109,13 +105,11 @@ async def run_aggregate(operation: Operation, cursor_namespace: str) -> Reply:
     """Run an aggregation on a collection.
 
     Args:
-        operation: the aggregation.
         cursor_namespace: the collection's or view's namespace, for the client's cursor.
 
     Raises:
         ShardedViewError: it is a view that no single shard can run.
         JoinNeededError: no shard has all collections that it reads.
-        CommandError: it failed.
     """
     request = operation.request
     pipeline = Pipeline.parse(request)
@@ -190,13 +184,7 @@ async def _merge_here(
 
 
 async def run_on_all_shards(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
-    """Run a pipeline whose source describes shards and reads no collection.
-
-    Args:
-        operation: the command.
-        pipeline: its pipeline.
-        namespace: the namespace of the cursor.
-    """
+    """Run a pipeline whose source describes shards and reads no collection."""
     versions = dict.fromkeys(await operation.context.shards.all_ids(), b"")
     plan = await plan_aggregation(operation, moved_forward(pipeline), tuple(versions))
     if plan is None:
@@ -222,10 +210,6 @@ async def run_on_one_shard(
     """Forward the command to the one shard that has all the data.
 
     Args:
-        operation: the command.
-        pipeline: its pipeline.
-        shard: the shard.
-        versions: the version elements.
         cursor_namespace: the namespace of the cursor; None to keep the shard's.
         time: of the snapshot, None outside snapshots.
 
@@ -279,11 +263,7 @@ async def _run_on_shards(
     """Run the shards' part of a pipeline, and merge the results here.
 
     Args:
-        operation: the command.
         body: from `shared_body`.
-        merge: the shards' part, and the rule for merging.
-        namespace: the namespace of the cursor.
-        versions: the version elements for each shard.
         time: of the snapshot, None outside snapshots.
 
     Raises:

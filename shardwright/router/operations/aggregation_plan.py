@@ -69,10 +69,6 @@ async def foreign_collections(
     collections that are written is refreshed first.
 
     Args:
-        operation: the client's operation.
-        pipeline: the stages.
-        shard: the shard that will run them.
-        preference: selects one of its members.
         create_databases: whether to create missing databases of written collections, on ``shard``.
 
     Raises:
@@ -161,11 +157,7 @@ class LocatedStage:
 
 
 async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedStage]:
-    """Look up the collections that stages name.
-
-    Raises:
-        CommandError: InvalidBSON.
-    """
+    """Look up the collections that stages name."""
     found, cache = [], operation.context.routing
     for stage in stages:
         names = Pipeline((stage,)).involved_namespaces(operation.request.db)
@@ -254,11 +246,9 @@ class AggregationPlan:
 
     Attributes:
         shards_part: the stages for each shard that has documents.
-        merger_part: the stages after them.
         sort: the order in which the results of the shards are merged, None for any.
         needs_merge: whether the shards return partial states or sort keys.
         counting: the router adds up the shards' counts.
-        merge: the router merges.
         segments: shards merge. Each runs its stages on the results of the previous one, the first on the results of
             `shardsPart`.
     """
@@ -278,9 +268,6 @@ async def plan_aggregation(
     """Split a pipeline; return None if one shard can run it whole.
 
     Args:
-        operation: the aggregation.
-        pipeline: its pipeline.
-        shards: the shards that it targets.
         may_count: whether the router may add up the shards' counts, which makes up the whole first batch.
 
     Raises:
@@ -314,7 +301,6 @@ def segments_of(stages: Sequence[LocatedStage], anywhere: Sequence[str]) -> tupl
     """Form as few segments as possible, each on the shard that has the collections of its stages.
 
     Args:
-        stages: the merger's part.
         anywhere: the shards to choose from for stages without collections.
 
     Raises:

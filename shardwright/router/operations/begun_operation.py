@@ -21,11 +21,7 @@ class BegunOperation(Begun):
     """An operation that was sent to one shard.
 
     Attributes:
-        passage: the passage that began it.
         admitted: converts its request to the authorized one; None without access control.
-        request_frame: the client's frame.
-        routing: the routing that it was sent by.
-        pool: the pool of the connection to the shard.
     """
 
     __slots__ = (
@@ -77,11 +73,7 @@ class BegunOperation(Begun):
         return self._operation
 
     def take_over(self, request: Request) -> tuple[Operation, Asked]:
-        """Return the operation for the ordinary path, and the reply in flight that it must receive.
-
-        Args:
-            request: the request in `request_frame`.
-        """
+        """Return the operation for the ordinary path, and the reply in flight that it must receive."""
         operation = self.operation
         operation.request = operation.origin = request
         if self.admitted is not None:

@@ -40,7 +40,6 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
     """Refuse an invalid pipeline.
 
     Args:
-        operation: the aggregation.
         target: a shard with the collection that the last stage writes, None if there is none.
 
     Raises:
@@ -62,13 +61,7 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
 
 
 async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardReply:
-    """Make a mongod parse a command with the operation's API parameters; return its reply, possibly an error.
-
-    Args:
-        operation: the operation.
-        shard: the shard.
-        inner: the raw command, without generic arguments.
-    """
+    """Make a mongod parse a command with the operation's API parameters; return its reply, possibly an error."""
     request = operation.request
     others = encode_elements({"$db": request.db, "$readPreference": {"mode": _ANY_MEMBER.mode}})
     explain = wrapped(inner, VERBOSITIES[0], raw_elements(request, API_PARAMETERS) + others)
@@ -77,11 +70,7 @@ async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardRepl
 
 
 async def _where(operation: Operation, target: str | None) -> tuple[str, bytes]:
-    """Return the shard that parses the pipeline, and the raw element that names the collection there.
-
-    Raises:
-        CommandError: ShardNotFound, there is no shard.
-    """
+    """Return the shard that parses the pipeline, and the raw element that names the collection there."""
     request = operation.request
     kind, start, _, end = next(iter(request.fields.values()))
     named = request.body[start:end]
@@ -103,11 +92,7 @@ _COLLECTION_UUID: Final = b"collectionUUID"
 
 
 def check_write_strictly(request: Request) -> None:
-    """Refuse a write with ``apiStrict`` that has an argument outside of the Stable API.
-
-    Raises:
-        CommandError: APIStrictError.
-    """
+    """Refuse a write with ``apiStrict`` that has an argument outside of the Stable API."""
     if request.name in _WRITES and _COLLECTION_UUID in request.fields:
         raise not_allowed_strictly(f"{request.name}.collectionUUID")
 
@@ -116,9 +101,6 @@ async def check_read_strictly(operation: Operation) -> None:
     """Refuse a read with ``apiStrict`` that has an argument outside of the Stable API.
 
     Other errors in the read are left to the shard that executes it.
-
-    Raises:
-        CommandError: APIStrictError.
     """
     request = operation.request
     if request.name not in _READS:

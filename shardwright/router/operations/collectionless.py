@@ -115,12 +115,7 @@ def _needs_collection(pipeline: Pipeline) -> CommandError:
 
 
 async def _check_runs_on_router(operation: Operation, pipeline: Pipeline) -> None:
-    """Refuse stages that must run on a shard, in a pipeline that must run on the router.
-
-    Raises:
-        CommandError: IllegalOperation; NamespaceNotFound, the database to write to is missing; or the pipeline is
-            invalid.
-    """
+    """Refuse stages that must run on a shard, in a pipeline that must run on the router."""
     of_shards = next((name for name in pipeline.names if name in WRITING), None)
     if of_shards is None:
         return

@@ -43,16 +43,11 @@ async def open_on_one_shard(
     """Send a command that opens a cursor to one shard, and give its reply the router's cursor id.
 
     Args:
-        operation: the client's command.
-        shard_id: the shard.
-        frame: the request for it.
-        preference: selects the member.
         is_immortal: whether the cursor has no idle timeout.
         may_repeat: whether to resend the command when a connection breaks, because it only reads.
 
     Raises:
         StaleRoutingError: the shard refused the versions.
-        CommandError: the shard could not be reached.
     """
     reply = await send_to_one(operation, shard_id, frame, preference=preference, may_repeat=may_repeat)
     return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
@@ -72,8 +67,6 @@ def adopt(
     """Adopt the cursor that one shard has opened; return the frame for the client.
 
     Args:
-        operation: the client's command.
-        reply: the shard's.
         is_immortal: whether the cursor has no idle timeout.
         has_api_parameters: whether it was opened with the client's API parameters, if any.
 
@@ -111,16 +104,12 @@ async def open_on_shards(
     If any cursor could not be opened, the others are killed, even if the client disconnects.
 
     Args:
-        operation: the client's command.
-        frames: the request for each shard.
-        preference: selects the members.
         allows_partial_results: whether unreachable shards are left out of the result.
         patience_seconds: time after which a shard without a reply counts as unreachable, if partial results are
         allowed.
 
     Raises:
         StaleRoutingError: a shard refused the versions.
-        CommandError: a shard failed.
     """
     sender = operation.sender
     operation.targeted = tuple(frames)
@@ -165,14 +154,9 @@ async def answer_first_batch(
     """Reply to a command with the first batch of a router's cursor, and keep the cursor unless it is exhausted.
 
     Args:
-        operation: the command.
-        cursor: the cursor.
         batch_size: the number of documents, None for the default.
         is_single_batch: whether to close the cursor after this batch.
         is_immortal: whether the cursor has no idle timeout.
-
-    Raises:
-        CommandError: a shard failed.
     """
     cursors = operation.context.cursors
     opening = GetMore(operation.request, operation.client, batch_size=batch_size)
@@ -222,7 +206,6 @@ def snapshot_of(operation: Operation, table: RoutingTable | None) -> Snapshot:
     """Return the snapshot in which an operation reads a collection.
 
     Args:
-        operation: the read.
         table: of the collection, None if it is unsharded.
     """
     clock = operation.context.clock.time.cluster_time

@@ -34,15 +34,11 @@ async def explained_by(
     """Collect the shards' explanations of a command.
 
     Args:
-        operation: the ``explain``.
-        inner: the inner command.
-        verbosity: the level of detail.
         elements: the shards to query, each with raw elements to add, such as the versions.
         names_shard: whether the client's error names the shard of this error.
 
     Raises:
         StaleRoutingError: a shard refused the versions.
-        CommandError: a shard failed.
     """
     request = operation.request
     outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))

@@ -13,10 +13,6 @@ from shardwright.wire.hello import HELLO_NAMES, MONGOS_BYTES_MAX, parse_client_m
 def call_of(operation: Operation, names: Collection[str]) -> CommandCall:
     """Return the properties of a command that the fail point can select.
 
-    Args:
-        operation: the operation.
-        names: of its command, with the aliases.
-
     Raises:
         CommandError: a first hello has malformed client metadata.
     """
@@ -37,11 +33,7 @@ async def fail_if_asked(operation: Operation, call: CommandCall) -> None:
 
 
 def _app_name(operation: Operation) -> str:
-    """Return the name of the client's application; a first hello itself contains it.
-
-    Raises:
-        CommandError: the hello has malformed client metadata.
-    """
+    """Return the name of the client's application; a first hello itself contains it."""
     client, request = operation.client, operation.request
     if client.metadata is not None:
         return client.app_name

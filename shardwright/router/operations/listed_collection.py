@@ -20,12 +20,7 @@ from shardwright.wire.transport.client import response_body
 
 
 async def listed_collection(operation: Operation, routing: CollectionRouting) -> Mapping[str, Any] | None:
-    """Return the ``listCollections`` entry of a collection, None if it does not exist.
-
-    Args:
-        operation: the operation that needs it.
-        routing: the routing of the collection.
-    """
+    """Return the ``listCollections`` entry of a collection, None if it does not exist."""
     db, _, name = routing.namespace.partition(".")
     listing = {"listCollections": 1, "filter": {"name": name}}
     reply = await operation.context.sender.command(routing.primary, db, listing, may_repeat=True)
@@ -40,7 +35,6 @@ async def effective_collation(operation: Operation, routing: CollectionRouting |
     """Return the collation of an aggregation, else its collection's default, else the simple one.
 
     Args:
-        operation: the aggregation.
         routing: of its collection; None without an existing collection.
 
     Raises:

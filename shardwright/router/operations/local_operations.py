@@ -61,11 +61,7 @@ class CurrentOpArguments:
 
     @classmethod
     def parse(cls, specification: object) -> "CurrentOpArguments":
-        """Parse the specification of the stage.
-
-        Raises:
-            CommandError: TypeMismatch, FailedToParse.
-        """
+        """Parse the specification of the stage."""
         if not isinstance(specification, Mapping):
             raise CommandError(
                 ErrorCode.TypeMismatch,
@@ -190,7 +186,6 @@ def idle_sessions(table: TransactionTable, address: str, user: bytes | None) -> 
     """Yield the sessions with an open transaction in which no command is running.
 
     Args:
-        table: the transactions.
         address: ``host:port`` of this router.
         user: the digest of the user whose sessions to show; None for all.
     """
@@ -251,7 +246,6 @@ def local_operations(
     """Return the ``$currentOp`` entries of this process.
 
     Args:
-        context: the router's.
         wanted: the selection.
         owner: the user whose connections, cursors and sessions to show; None for all users.
     """
@@ -280,10 +274,6 @@ def interrupt_operations(context: RouterContext, is_meant: Callable[[Operation],
     """Interrupt operations of this process; return them.
 
     The connections on which they wait for shards are closed, which ends their reads there.
-
-    Args:
-        context: the router's.
-        is_meant: selects operations.
     """
     found: list[ClientConnection] = [
         client

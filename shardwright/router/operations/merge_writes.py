@@ -79,11 +79,8 @@ async def merge_into(
     """Run a pipeline without its last stage, a ``$merge``, and write the results to the target.
 
     Args:
-        operation: the aggregation.
-        pipeline: its pipeline.
         target: the routing of the target, which is sharded.
         cursor_namespace: the namespace of the client's cursor, which has no documents.
-        run: runs the rest of the pipeline.
 
     Raises:
         ShardedViewError: the aggregation is on a view that no single shard can run.
@@ -114,11 +111,8 @@ async def _read(reading: Operation, run: Run, namespace: str, write: Write) -> N
     """Write the results of an aggregation as they arrive.
 
     Args:
-        reading: the aggregation.
-        run: runs it.
         namespace: the namespace of its cursor. It differs from the collection's, so that no batch is relayed to the
             client.
-        write: writes a batch.
     """
     cursors, owner = reading.context.cursors, CursorOwner.of(reading.request, reading.user)
     reply = await run(reading, namespace)
@@ -191,11 +185,7 @@ def _context_of(error: Mapping[str, Any], merge: MergeStage) -> str:
 
 
 def _raise_for(reply: dict[str, Any], merge: MergeStage, count: int) -> None:
-    """Raise the first error in the reply to a write.
-
-    Raises:
-        CommandError: that error; MergeStageNoMatchingDocument, fewer documents matched than required.
-    """
+    """Raise the first error in the reply to a write, or the one for fewer matches than ``whenNotMatched`` requires."""
     if not reply.get("ok", 1):
         raise CommandError.from_reply(reply)
     for error in reply.get("writeErrors", ()):

@@ -46,11 +46,7 @@ async def unless_missing(operation: Operation, reading: Awaitable[Reply], nothin
 
 
 def check_is_missing(operation: Operation, error: CommandError) -> None:
-    """Check that a read failed because the database of its collection does not exist.
-
-    Raises:
-        CommandError: as `unless_missing`.
-    """
+    """Check that a read failed because the database of its collection does not exist."""
     if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
         raise error
     if next(iter(operation.request.fields.values()))[0] == STRING:
@@ -63,8 +59,6 @@ async def check_aggregation(operation: Operation, pipeline: Pipeline, error: Com
     Only the names of the stages are checked, except for pipelines that need no database.
 
     Args:
-        operation: the aggregation.
-        pipeline: its stages.
         error: the NamespaceNotFound error, for stages that need the database.
 
     Raises:

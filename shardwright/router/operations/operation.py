@@ -37,7 +37,6 @@ class PassedOn(NamedTuple):
     """The routing of an operation that was only forwarded to one shard and back.
 
     Attributes:
-        routing: the routing that it was sent by.
         kind: the kind of a write with statements; None for other operations.
         preference: selected the member.
     """
@@ -52,12 +51,9 @@ class Operation:
     """A client's request in execution.
 
     Attributes:
-        context: the shared state of all operations.
-        client: the connection that sent it.
         request: the request to execute, possibly rewritten.
         origin: the client's original request.
         targeted: the shards it has been sent to so far, for the log.
-        retries: the number of restarts because of stale routing, for the log.
         table: the routing table by which it was last sent to shards; None for an unsharded collection.
         awaited_routing: whether it waited for a routing table refresh.
         response_to: the message that the next reply answers: the request, or in an exhaust stream the previous reply.
@@ -150,9 +146,6 @@ class Operation:
     def begin_again(self, stale: CommandError) -> None:
         """Count a restart after a shard has refused the routing versions.
 
-        Args:
-            stale: the shard's error.
-
         Raises:
             CommandError: the same error, if the operation is part of a transaction and cannot restart in it.
         """
@@ -169,11 +162,7 @@ class Operation:
 
     @property
     def namespace(self) -> str:
-        """The full name of the collection in the command's first field.
-
-        Raises:
-            CommandError: InvalidNamespace.
-        """
+        """The full name of the collection in the command's first field."""
         if self._namespace is None:
             request = self.request
             namespace = f"{request.db}.{request.collection}"
@@ -184,11 +173,7 @@ class Operation:
 
     @property
     def read_preference(self) -> ReadPreference:
-        """The ``$readPreference`` of the request.
-
-        Raises:
-            CommandError: it is malformed.
-        """
+        """The ``$readPreference`` of the request."""
         if self._read_preference is None:
             request = self.request
             span = request.fields.get(READ_PREFERENCE)
@@ -243,11 +228,7 @@ class Operation:
 
 
 def _parsed(element: bytes) -> ReadPreference:
-    """Parse the read preference in the raw element of a request.
-
-    Raises:
-        CommandError: it is malformed.
-    """
+    """Parse the read preference in the raw element of a request."""
     return ReadPreference.parse(decode_document(from_elements(element))[READ_PREFERENCE.decode()])
 
 

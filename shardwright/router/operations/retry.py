@@ -39,10 +39,7 @@ async def with_routing(
     """Run `attempt` with cached routing; refresh and retry on stale-routing errors.
 
     Args:
-        operation: the client's operation.
-        namespace: the collection.
         attempt: raises `StaleRoutingError` when a shard refused the versions.
-        create_database: whether to create a missing database.
 
     Raises:
         BucketsShardedError: it is a sharded time-series collection.

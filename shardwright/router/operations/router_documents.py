@@ -26,10 +26,7 @@ async def aggregate_own_documents(
     """Run the stages after the source of a pipeline on a shard, with documents of this router as input.
 
     Args:
-        operation: the aggregation.
         documents: the results of the source, which is the first stage.
-        pipeline: the stages.
-        shard: any shard.
 
     Raises:
         CommandError: the shard failed; the documents are too large for one message.
@@ -98,9 +95,7 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
     """Run the later stages on a shard, with the distribution as input.
 
     Args:
-        operation: the aggregation.
         pipeline: its stages, checked by `check_distribution`; the first is ``$shardedDataDistribution``.
-        shards: all shards.
     """
     entries = await operation.context.catalog.find("collections", {})
     collections = {found["_id"]: found["uuid"] for found in map(decode_document, entries)}
@@ -126,11 +121,7 @@ async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pi
 
 
 def check_distribution(pipeline: Pipeline, db: str) -> None:
-    """Refuse an invalid ``$shardedDataDistribution`` at any position; a mongod's error would say it is for routers.
-
-    Raises:
-        CommandError: 6789100, 6789102.
-    """
+    """Refuse an invalid ``$shardedDataDistribution`` at any position; a mongod's error would say it is for routers."""
     for stage in pipeline.stages:
         if stage.name != SHARDED_DATA_DISTRIBUTION:
             continue

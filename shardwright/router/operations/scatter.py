@@ -28,7 +28,6 @@ def forwarded(operation: Operation, elements: bytes, body: bytes | None = None) 
     It keeps the client's document sequences and request id, so that the shard's reply can be forwarded unchanged.
 
     Args:
-        operation: the source of the message.
         elements: the elements to add, for example versions.
         body: replaces the client's body.
     """
@@ -57,7 +56,6 @@ async def send_to_one(
         StaleRoutingError: the shard refused the versions.
         ShardedViewError: it cannot run a read of a view alone.
         JoinNeededError: a pipeline reads collections that are not on the shard.
-        CommandError: the shard could not be reached.
     """
     operation.targeted = (shard_id,)
     reply = await operation.sender.send(
@@ -103,10 +101,7 @@ async def send_to_primary_shard(
     """Run a command on the primary shard of a database, with the database's version.
 
     Args:
-        operation: the client's command.
-        db: the database.
         body: replaces the client's body.
-        create_database: whether to create a missing database.
         may_repeat: whether the command is idempotent.
 
     Raises:
@@ -138,11 +133,7 @@ async def send_to_owning_shards(
     The replies are in the order of the shards' names and may be errors, except for stale-routing errors.
 
     Args:
-        operation: the client's command.
-        namespace: the collection.
         body: replaces the client's body.
-        create_database: whether to create a missing database.
-        preference: selects the member of each shard.
         may_repeat: whether the command is idempotent.
 
     Raises:
@@ -165,8 +156,6 @@ async def read_all_shards(
     """Send the client's command, which only reads, to all shards, without versions.
 
     Args:
-        operation: the client's command.
-        also: further recipients, after the shards.
         preference: replaces the client's read preference. The command states it, because a secondary would otherwise
             refuse the command.
     """

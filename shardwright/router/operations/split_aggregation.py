@@ -55,18 +55,14 @@ async def run_segments(
     """Open the cursors of all segments and reply with the last one.
 
     Args:
-        operation: the aggregation.
         body: its command, from `shared_body`.
-        plan: with segments.
         versions: the version elements for each shard that has documents.
         cursor_namespace: the namespace of the client's cursor.
         source_namespace: the namespace of the shards' cursors.
-        collation: of the aggregation.
         time: of the snapshot, None outside snapshots.
 
     Raises:
         StaleRoutingError: a shard refused the versions.
-        CommandError: a shard failed.
     """
     size = batch_size(operation.request)
     clock = operation.context.clock.time.cluster_time
@@ -148,7 +144,6 @@ async def _open_segment(operation: Operation, segment: Segment, body: bytes, sou
 
     Raises:
         StaleRoutingError: the shard refused the versions of the other collections.
-        CommandError: it failed.
     """
     preference = _preference(operation, segment)
     pipeline = Pipeline(segment.stages)

@@ -24,8 +24,6 @@ async def split_vector(
     """Return the keys that the shard's ``splitVector`` finds between two bounds, in order.
 
     Args:
-        operation: the client's operation.
-        table: the routing table that the shard was chosen by.
         shard_id: the owner of the range.
         low, high: bounds of the range, shard key documents.
         how: ``force: True`` for one key in the middle, or ``maxChunkSizeBytes`` for keys half that size apart.

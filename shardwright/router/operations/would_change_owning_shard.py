@@ -73,11 +73,7 @@ def raise_if_refused(reply: ShardReply) -> None:
 
 
 async def replace_document(operation: Operation, change: OwnerChange) -> bool:
-    """Delete a document and insert its new version on the new owner; return False if it no longer exists.
-
-    Raises:
-        CommandError: a statement failed.
-    """
+    """Delete a document and insert its new version on the new owner; return False if it no longer exists."""
     if not change.is_upsert and not await _delete(operation, change.before):
         return False
     await insert_document(operation, change.after)
@@ -85,11 +81,7 @@ async def replace_document(operation: Operation, change: OwnerChange) -> bool:
 
 
 async def insert_document(operation: Operation, document: bytes) -> None:
-    """Insert a raw document on the shard that owns its key. The statement is not recorded for retries.
-
-    Raises:
-        CommandError: it cannot be inserted.
-    """
+    """Insert a raw document on the shard that owns its key. The statement is not recorded for retries."""
     request = operation.request
     command: dict[str, Any] = {"insert": request.collection, "documents": [raw_document(document)]}
     if _BYPASS in request.fields:
@@ -173,22 +165,14 @@ async def hand_over(operation: Operation, routing: CollectionRouting) -> bool:
 
 
 async def insert_with_new_owner(operation: Operation, reply: ShardReply) -> None:
-    """Insert the document that a shard has handed over, if any, on the shard that owns its new key.
-
-    Raises:
-        CommandError: it cannot be inserted.
-    """
+    """Insert the document that a shard has handed over, if any, on the shard that owns its new key."""
     document = document_of_other_owner(reply.body, reply.fields) if reply.error is None else None
     if document is not None:
         await insert_document(operation, document)
 
 
 async def update_by_replacement(operation: Operation, change: OwnerChange) -> dict[str, Any]:
-    """Execute an ``update`` of one document by a delete and an insert; return the reply.
-
-    Raises:
-        CommandError: the whole command failed.
-    """
+    """Execute an ``update`` of one document by a delete and an insert; return the reply."""
     try:
         count = int(await replace_document(operation, change))
     except CommandError as error:
@@ -205,9 +189,6 @@ async def modify_by_replacement(operation: Operation, change: OwnerChange) -> di
     """Execute a ``findAndModify`` by a delete and an insert; return the reply.
 
     As in MongoDB, the reply has whole documents, regardless of ``fields``.
-
-    Raises:
-        CommandError: it failed.
     """
     is_done = await replace_document(operation, change)
     outcome: dict[str, Any] = {"n": int(is_done), "updatedExisting": is_done and not change.is_upsert}
@@ -249,7 +230,6 @@ def refuse_or_move(operation: Operation, refusal: CommandError) -> None:
     Only a retryable write can restart in a transaction.
 
     Args:
-        operation: the client's.
         refusal: the error for other operations.
 
     Raises:
@@ -265,11 +245,7 @@ async def execute_in_transaction(operation: Operation, execute: Callable[[Operat
     """Execute a retryable write of one statement in an internal transaction.
 
     Args:
-        operation: the write.
         execute: executes the statement in the transaction that it is given.
-
-    Raises:
-        CommandError: it failed.
     """
     await operation.context.fail_points.hang_while(HANG_BEFORE_MOVING_DOCUMENT)
     request = operation.request
@@ -326,11 +302,7 @@ def _as_part(request: Request, *, has_history: bool) -> Request:
 
 
 def _decoded(reply: Reply) -> dict[str, Any]:
-    """Decode a reply, without its times, which precede the commit.
-
-    Raises:
-        CommandError: it is an error.
-    """
+    """Decode a reply, without its times, which precede the commit."""
     assert reply is not None
     decoded: dict[str, Any] = decode_document(OpMsg(reply).body) if isinstance(reply, bytes) else reply
     if not decoded.get("ok", 1):

@@ -366,11 +366,7 @@ class _Execution:
         return self._destinations
 
     def _invalidate(self, routing: CollectionRouting, refusals: set[int]) -> None:
-        """Invalidate routing that shards have refused.
-
-        Raises:
-            CommandError: the refusal, in a transaction that cannot restart.
-        """
+        """Invalidate refused routing; in a transaction that cannot restart, raise the refusal."""
         if ErrorCode.StaleDbVersion in refusals:
             self._routing.invalidate_database(routing.database)
         self._routing.invalidate(routing)
@@ -393,11 +389,7 @@ def _can_pass(reply: ShardReply) -> bool:
 
 
 def _raise_if_refused_as_a_whole(replies: list[ShardReply]) -> None:
-    """Fail the command as a single server would, if every shard refused it as a whole, for example for an argument.
-
-    Raises:
-        CommandError: the first refusal.
-    """
+    """Fail the command as a single server would, if every shard refused it as a whole, for example for an argument."""
     errors = [reply.error for reply in replies if reply.error is not None and not _is_for_router(reply.error.code)]
     if errors and len(errors) == len(replies):
         raise errors[0]

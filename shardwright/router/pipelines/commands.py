@@ -69,8 +69,6 @@ def shards_command(body: bytes, stages: Sequence[Stage], constants: bytes, *, ne
     """Build the command for each shard, whose cursor a mongod will read.
 
     Args:
-        body: the client's command.
-        stages: the shards' part.
         constants: from `runtime_constants`.
         needs_merge: whether the results are partial states, or have their sort keys.
     """
@@ -91,9 +89,6 @@ def merger_command(
     """Build the command for the merging shard.
 
     Args:
-        body: the client's command.
-        merge_cursors: the raw ``$mergeCursors``.
-        stages: the merger's part.
         constants: from `runtime_constants`.
         collation: the aggregation's, because the merging shard's collection does not supply it.
         is_read_by_mongod: whether a mongod will read the results.
@@ -173,8 +168,6 @@ def merge_cursors(
     """Build the raw stage that reads cursors.
 
     Args:
-        remotes: the cursors.
-        namespace: ``db.collection`` of the aggregation.
         sort: the order in which documents are merged, by their ``$sortKey``; None for any.
         session: the ``lsid`` with which the cursors were opened; None outside a session.
         transaction: the number of the transaction in which they were opened; None outside a transaction.
@@ -253,7 +246,6 @@ def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
 
     Args:
         merger_part: the stages of `mergePart`.
-        may_spill: whether the client allows disk use.
     """
     names = set(_names(decode_document(stage.raw) for stage in merger_part))
     if names & _FOR_PRIMARY_SHARD:

@@ -43,7 +43,6 @@ class MergeStage:
     """The arguments of a ``$merge``.
 
     Attributes:
-        target: the collection to write.
         on: the fields that identify a document, dotted.
         let: the raw variables of the pipeline, None if there are none.
         when_matched: ``merge``, ``replace``, ``keepExisting``, ``fail`` or ``pipeline``.
@@ -60,13 +59,7 @@ class MergeStage:
 
     @classmethod
     def of(cls, stage: Stage, db: str, shard_key: Sequence[str]) -> "MergeStage":
-        """Parse the stage, which must be valid.
-
-        Args:
-            stage: the stage.
-            db: the database of the aggregation.
-            shard_key: the fields of the target's shard key.
-        """
+        """Parse the stage, which must be valid."""
         given: Any = stage.specification
         specification: dict[str, Any] = given if isinstance(given, dict) else {"into": given}
         into = specification["into"]
@@ -107,11 +100,7 @@ class MergeStage:
         return document
 
     def update(self, result: bytes) -> bytes:
-        """Build the raw statement of an ``update`` for a result.
-
-        Raises:
-            CommandError: as `insert`.
-        """
+        """Build the raw statement of an ``update`` for a result."""
         is_wrapped = self.last_stage is not None
         document = _raw(result, find(result, _DOCUMENT.encode())) if is_wrapped else result
         assert document is not None
@@ -143,11 +132,7 @@ class MergeStage:
 
 
 def _value_of(document: bytes, path: str, name: bytes) -> bytes:
-    """Return an element with the value at a path.
-
-    Raises:
-        CommandError: 51132, 51185.
-    """
+    """Return an element with the value at a path."""
     start = 0
     span: Span | None = None
     for field in path.split("."):

@@ -35,7 +35,6 @@ class RouterMerge:
     Attributes:
         stages: for each shard: its part, and the merger's projections, which may as well precede skip and limit.
         order: the order of the merge, None for any order.
-        skip: results to skip.
         limit: total number of results to return, 0 for no bound.
     """
 
@@ -81,10 +80,8 @@ class Counting:
     """The parts of a counting pipeline.
 
     Attributes:
-        shard_stages: raw stages for each shard.
         skip: documents not to count.
         limit: the largest result, 0 for no bound.
-        field: name of the field with the count.
         prefix: the fields before it in the result.
     """
 

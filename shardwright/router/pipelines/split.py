@@ -66,7 +66,6 @@ class SplitPipeline:
     """A split pipeline.
 
     Attributes:
-        shards_part: stages for each shard.
         merger_part: stages for the merger, which reads the merged results of the shards.
         sort: the order in which the results are merged, as ``{<field>: 1 or -1, …}``; None for any.
         is_partial: whether the shards return partial states.

@@ -52,9 +52,6 @@ _PARTIAL: Final[Mapping[bytes, bytes | None]] = {
 def merging_group(group: bytes) -> bytes | None:
     """Return the merger's part of a ``$group``.
 
-    Args:
-        group: the raw specification.
-
     Returns:
         The raw stage; None if mongod does not accept the specification.
     """

@@ -11,9 +11,6 @@ class CollectionRouting:
 
     Attributes:
         namespace: ``db.collection``.
-        database: the routing of its database.
-        table: its routing table, None when it is not sharded.
-        primary: the primary shard of the database.
         limit_shares: the shards' shares of limited results.
     """
 
@@ -25,7 +22,6 @@ class CollectionRouting:
         """Create the routing.
 
         Args:
-            namespace, database, table: the attributes.
             config_time: the config time at which it was read from the catalog, packed; 0 if unknown.
         """
         self._config_time = config_time_element(config_time) if config_time else b""

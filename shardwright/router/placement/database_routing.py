@@ -12,8 +12,6 @@ class DatabaseRouting:
     """The placement of a database's unsharded collections.
 
     Attributes:
-        name: the database.
-        primary: its primary shard.
         version: None for databases with a fixed placement.
         element: the ``databaseVersion`` element of commands to the primary shard, ready for `rawbson.append`. It is
             preceded by the config time, so that a shard with an older entry refreshes at least up to it.
@@ -26,7 +24,6 @@ class DatabaseRouting:
         """Create the routing.
 
         Args:
-            name, primary, version: the attributes.
             config_time: the config time at which the entry was read from the catalog, packed; 0 if unknown.
         """
         self.name = name

@@ -46,12 +46,7 @@ class LimitShares:
         self._inequality = 0.0  # 0: all parts are equal, 1: one shard has everything
 
     def share(self, limit: int, shard_count: int) -> int | None:
-        """Return the number of documents to request from each of several shards; None for the whole limit.
-
-        Args:
-            limit: the total number of documents.
-            shard_count: the number of shards.
-        """
+        """Return the number of documents to request from each of several shards; None for the whole limit."""
         self._inequality = max(0.0, self._inequality - _DECAY)
         part = self._inequality + (1 - self._inequality) / shard_count
         share = likely_share(limit, part, _FAILURES / shard_count)
@@ -68,7 +63,6 @@ def likely_share(limit: int, part: float, failures: float) -> int:
     It uses the normal distribution with the first term of its correction for skewness (Cornish and Fisher).
 
     Args:
-        limit: the number of trials.
         part: the probability of success in each.
         failures: the probability of the returned number and all above it.
     """

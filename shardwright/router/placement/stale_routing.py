@@ -21,7 +21,6 @@ class StaleRoutingError(Exception):
 
     Attributes:
         error: the shard's StaleConfig, StaleDbVersion, StaleEpoch or similar error, or the error for a missing shard.
-        involved: the routings of other collections involved.
     """
 
     def __init__(self, error: CommandError) -> None:

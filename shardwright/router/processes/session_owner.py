@@ -16,7 +16,6 @@ def owner_of(session: bytes, processes: int) -> int:
 
     Args:
         session: the raw ``lsid.id``.
-        processes: the number of processes.
     """
     return crc32(session) % processes
 

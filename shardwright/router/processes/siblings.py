@@ -1,4 +1,7 @@
-"""Commands that must take effect in all processes of a router."""
+"""Commands that must take effect in all processes of a router.
+
+A sibling's refusal is raised as CommandError.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -41,17 +44,8 @@ async def tell_siblings(
 ) -> list[dict[str, Any]] | None:
     """Repeat a client's command in all other processes of this router.
 
-    Args:
-        context: this process's.
-        request: the client's command.
-        command: the command for the others.
-        user: the acting user, if that matters.
-
     Returns:
         Their replies; None if one of them has forwarded the request, and so forwards it to the others itself.
-
-    Raises:
-        CommandError: one of them refused the command.
     """
     if is_from_sibling(request):
         return None
@@ -64,15 +58,6 @@ async def send_to_siblings(
     """Send a command to all other processes of this router; return their replies.
 
     A process that does not answer has crashed. Its replacement starts without the effects of earlier commands.
-
-    Args:
-        context: this process's.
-        db: the database of the command.
-        command: the command.
-        user: the acting user, if that matters.
-
-    Raises:
-        CommandError: one of them refused the command.
     """
     replies = []
     for index in sibling_indexes(context):
@@ -95,7 +80,6 @@ async def send_to_sibling(
     """Send a command to one other process of this router; return its reply.
 
     Raises:
-        CommandError: it refused the command.
         BackendError: it has crashed.
     """
     mark = {_FROM_SIBLING: True} if user is None else on_behalf_of(user)

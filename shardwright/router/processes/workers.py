@@ -75,7 +75,6 @@ def run_workers(found: Configuration, logs: DaemonLogs, check: Check | None = No
     """Run the workers until a signal ends them; return the exit code.
 
     Args:
-        found: the options.
         logs: the files that this process shares with the workers.
         check: refuses options that do not fit together.
     """
@@ -99,8 +98,6 @@ class _SharedFile:
     """The copy of the options file that workers read, so that a mistake in the file reaches none of them.
 
     Args:
-        found: the options at the start.
-        path: the copy.
         check: see `run_workers`.
 
     Raises:

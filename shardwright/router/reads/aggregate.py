@@ -27,11 +27,7 @@ from shardwright.wire.type_names import type_name
 
 
 def check_collectionless(request: Request) -> None:
-    """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1.
-
-    Raises:
-        CommandError: TypeMismatch, FailedToParse.
-    """
+    """Refuse an ``aggregate`` whose argument is neither a collection's name nor 1."""
     kind = next(iter(request.fields.values()))[0]
     if kind not in (INT32, INT64, DOUBLE, DECIMAL128):
         raise CommandError(ErrorCode.TypeMismatch, f"collection name has invalid type: {type_name(kind)}")

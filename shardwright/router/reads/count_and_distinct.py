@@ -37,7 +37,6 @@ class CountArguments:
     """The arguments of ``count`` that the router interprets.
 
     Attributes:
-        query: the raw filter.
         limit: the largest result, 0 for no limit.
         skip: the number of matches to leave out of the count.
     """
@@ -98,11 +97,7 @@ def _limit(request: Request) -> int:
 
 
 def _integral(value: int | float | Decimal128, shown: str) -> int:
-    """Convert a number to an int64, like MongoDB's ``parseIntegerElementToLong``.
-
-    Raises:
-        CommandError: FailedToParse.
-    """
+    """Convert a number to an int64, like MongoDB's ``parseIntegerElementToLong``."""
     exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if exact.is_nan() and isinstance(value, float):
         raise CommandError(ErrorCode.FailedToParse, f"Expected an integer, but found NaN in: {shown}")
@@ -142,11 +137,6 @@ def merging_aggregate(arrays: Iterable[bytes], collation: Mapping[str, Any], db:
     """Build the aggregation that merges values on a mongod, because the router cannot apply collations.
 
     Its only result, absent if there are no values, contains the array ``values``.
-
-    Args:
-        arrays: the values.
-        collation: the collation to compare them by.
-        db: the database to send it to.
     """
     documents = [
         from_elements(element(b"value", OBJECT, from_elements(element(b"$literal", span[0], array[span[2] : span[3]]))))

@@ -43,8 +43,6 @@ class ExplainedCommand:
     Attributes:
         request: the command as if the client had sent it directly.
         body: the command in the client's ``explain``.
-        name: its name, as MongoDB spells it.
-        verbosity: the level of detail.
         filter: the raw filter that determines its target.
         collation: the raw collation of the filter, None if it has none.
         shown: the command for the reply, if it differs from ``request``.
@@ -61,10 +59,6 @@ class ExplainedCommand:
     @classmethod
     def parse(cls, explain: Request, is_known: Callable[[str], bool]) -> "ExplainedCommand":
         """Parse an ``explain`` command.
-
-        Args:
-            explain: the command.
-            is_known: whether there is a command with a name.
 
         Raises:
             CommandError: TypeMismatch; BadValue for the verbosity; CommandNotFound; IllegalOperation for commands that
@@ -95,11 +89,7 @@ class ExplainedCommand:
 
     @classmethod
     def of(cls, request: Request, body: bytes, name: str, verbosity: str) -> "ExplainedCommand":
-        """Parse a command that can be explained.
-
-        Raises:
-            CommandError: the command's error.
-        """
+        """Parse a command that can be explained."""
         if name == "find":
             found, collation = filter_of(request), request.raw_object(b"collation")
         elif name == "aggregate":
@@ -114,11 +104,7 @@ class ExplainedCommand:
 
     @classmethod
     def of_aggregate(cls, aggregate: Request) -> "ExplainedCommand":
-        """Parse an ``aggregate`` with ``explain: true``.
-
-        Raises:
-            CommandError: the aggregation's error.
-        """
+        """Parse an ``aggregate`` with ``explain: true``."""
         body = as_explained(aggregate)
         return cls.of(_as_request(body, aggregate), body, "aggregate", VERBOSITIES[0])
 
@@ -153,8 +139,6 @@ def wrapped(inner: bytes, verbosity: str, others: bytes) -> bytes:
     """Build the command that makes a shard explain ``inner``.
 
     Args:
-        inner: the raw inner command.
-        verbosity: the level of detail.
         others: raw elements that follow, such as ``$db``.
     """
     return from_elements(
@@ -169,11 +153,7 @@ def _as_request(body: bytes, explain: Request) -> Request:
 
 
 def _check_collection(request: Request, name: str) -> None:
-    """Refuse an invalid name of a collection.
-
-    Raises:
-        CommandError: InvalidNamespace, BadValue; TypeMismatch or FailedToParse for an aggregation.
-    """
+    """Refuse an invalid name of a collection."""
     kind = next(iter(request.fields.values()))[0]
     if kind == STRING or name == "mapReduce":
         return
@@ -213,7 +193,6 @@ class ShardExplain:
     Attributes:
         connection_string: ``set/host:port,…``.
         address: the member that answered.
-        reply: its decoded reply.
     """
 
     shard_id: str
@@ -233,12 +212,7 @@ def explain_reply(
     """Build the reply for all commands but ``aggregate``.
 
     Args:
-        stage: the router's stage.
-        verbosity: the level of detail.
-        shards: their explanations.
-        milliseconds: the router's execution time.
         server: ``serverInfo`` and ``serverParameters`` of the router.
-        command: the explained command.
     """
     reply: dict[str, Any] = {"queryPlanner": _query_planner(stage, shards)}
     if verbosity != "queryPlanner":
@@ -256,7 +230,6 @@ def explain_aggregate_reply(
     """Build the reply for ``aggregate`` on a sharded collection.
 
     Args:
-        shards: their explanations.
         merge_type: ``mergeType``, None if a single shard runs the pipeline.
         split: ``shardsPart`` and ``mergerPart``, None if a single shard runs the pipeline.
         server: as in `explain_reply`.
@@ -285,7 +258,6 @@ def explain_router_reply(
     Args:
         shard: the explanation of a shard, with the stages that mongos would run.
         server: as in `explain_reply`.
-        address: of the router.
         command: as in `explain_reply`.
     """
     return {
@@ -302,7 +274,6 @@ def passed_through(
     """Build the reply for an aggregation of unsharded collections: the only shard's, with the router's own fields.
 
     Args:
-        shard: its explanation.
         server: as in `explain_reply`.
         shown: the command, if it differs from the shard's.
     """

@@ -58,8 +58,6 @@ class FindArguments:
         order: the order in which results are merged, None for any.
         field_order: the same, if it can be read from the documents without a ``$sortKey``, provided that the collation
             is the simple one; otherwise None.
-        projection: the raw projection, None if there is none.
-        skip: documents to skip.
         limit: total number of documents to return, 0 for no limit.
         batch_size: documents in the first batch; None for the default, 0 for none.
         is_single_batch: whether the cursor is closed after the first batch.
@@ -118,10 +116,6 @@ class FindArguments:
         """Return the number of documents to request from each of several shards if that likely suffices; else None.
 
         Shares require that the documents are sorted, and fit into one batch from each shard and to the client.
-
-        Args:
-            shares: of the collection.
-            shard_count: the number of shards.
         """
         batch_size = FIRST_BATCH_DOCUMENTS if self.batch_size is None else self.batch_size
         if self.order is None or self.allows_partial_results or not 0 < self.limit <= batch_size:
@@ -135,7 +129,6 @@ class FindArguments:
         Every shard returns its candidates for the first ``skip + limit`` results.
 
         Args:
-            body: the client's command.
             has_sort_keys: whether shards add sort keys to the results, if there is a sort.
             share: the maximum number of candidates of a shard, None for ``skip + limit``.
         """
@@ -156,11 +149,7 @@ class FindArguments:
 
 
 def allows_partial_results(request: Request) -> bool:
-    """Whether unreachable shards are left out of the result of a ``find``.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Whether unreachable shards are left out of the result of a ``find``."""
     return _is_set(request, b"allowPartialResults")
 
 
@@ -171,11 +160,7 @@ def patience_seconds(request: Request) -> float:
 
 
 def is_immortal(request: Request) -> bool:
-    """Whether the cursor of a ``find`` has no idle timeout.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Whether the cursor of a ``find`` has no idle timeout."""
     return _is_set(request, b"noCursorTimeout")
 
 
@@ -198,21 +183,13 @@ def check_for_mongos(request: Request) -> None:
 
 
 def refuse_ntoreturn(request: Request) -> None:
-    """Refuse an argument of finds before MongoDB 3.2, also in an ``explain``.
-
-    Raises:
-        CommandError: 5746101.
-    """
+    """Refuse an argument of finds before MongoDB 3.2, also in an ``explain``."""
     if b"ntoreturn" in request.fields:
         raise CommandError(5746101, "Cannot specify ntoreturn in a find command against mongos")
 
 
 def filter_of(request: Request) -> bytes:
-    """Return the raw filter, empty if there is none.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Return the raw filter, empty if there is none."""
     span = request.fields.get(b"filter")
     if span is None:
         return EMPTY_DOCUMENT
@@ -222,11 +199,7 @@ def filter_of(request: Request) -> bytes:
 
 
 def collation_of(request: Request) -> dict[str, Any] | None:
-    """Return the command's collation, None if it has none.
-
-    Raises:
-        CommandError: TypeMismatch.
-    """
+    """Return the command's collation, None if it has none."""
     raw = request.raw_object(b"collation")
     return None if raw is None else decode_document(raw)
 
@@ -323,8 +296,6 @@ class GetMoreArguments:
     """The arguments of a ``getMore``.
 
     Attributes:
-        cursor_id: the cursor.
-        namespace: the ``db.collection`` named.
         batch_size: the maximum number of documents, None for as many as fit.
         max_time_ms: how long an awaiting cursor may wait, None if not given.
     """
@@ -356,11 +327,7 @@ class GetMoreArguments:
 
 
 def _check_collection_name(name: str) -> None:
-    """Refuse an invalid collection name.
-
-    Raises:
-        CommandError: InvalidNamespace.
-    """
+    """Refuse an invalid collection name."""
     if not name:
         raise CommandError(ErrorCode.InvalidNamespace, "Collection names cannot be empty")
     if "\0" in name:

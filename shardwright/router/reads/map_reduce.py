@@ -109,9 +109,6 @@ class MapReduce:
         map: emits keys and values of a document.
         reduce: combines the values of a key.
         finalize: computes the final value of a key, None if there is no such function.
-        output: the destination of the results.
-        query: the raw filter, None for all documents.
-        sort: the raw sort, None for none.
         limit: the number of documents to read, None for all.
         scope: global variables of the functions.
     """
@@ -176,7 +173,6 @@ class MapReduce:
         """Return the aggregation, with the command's generic arguments.
 
         Args:
-            request: the ``mapReduce``.
             cluster_time: the current one, for the functions' environment.
         """
         constants = {

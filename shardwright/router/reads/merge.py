@@ -101,7 +101,6 @@ class Batch:
     """Documents for one reply, bounded in number and, as in MongoDB, in bytes.
 
     Attributes:
-        documents: the raw documents, in order.
         documents_max: the maximum number, None for as many as fit.
         size: bytes of the documents in the reply.
     """
@@ -224,7 +223,6 @@ class _Source:
         """Read the keys of the next documents, unless there are keys left.
 
         Args:
-            order: reads them.
             share: the average number of documents needed from each source; 25% more are read, which mostly suffices.
         """
         if self.keys or not self.waiting:
@@ -258,9 +256,6 @@ class ResultMerger:
         """Start with empty sources.
 
         Args:
-            source_count: the number of sources.
-            order: the sort order, None for any order.
-            skip: the number of documents to drop first.
             limit: the maximum number of documents in total, 0 for no bound.
             share: the number of documents requested from each source, if these may be too few. The first batch must
                 then complete the result (see `check_shares`).
@@ -276,7 +271,6 @@ class ResultMerger:
         """Add the next documents of a source that was starving (or is new).
 
         Args:
-            source: its number.
             documents: its next batch, None for no documents.
             is_exhausted: whether these are its last.
         """

@@ -33,7 +33,6 @@ def snapshot_time(request: Request, table: RoutingTable | None, clock: int) -> T
     accepted writes that an earlier snapshot would miss.
 
     Args:
-        request: the client's command.
         table: of the collection, None if it is unsharded.
         clock: the newest cluster time seen, packed; 0 if there is none.
 
@@ -58,7 +57,6 @@ def at_time(body: bytes, time: Timestamp | None, clock: int) -> bytes:
     """Make a command read at a time; return it unchanged without a time.
 
     Args:
-        body: of the command.
         time: from `snapshot_time`.
         clock: the newest cluster time seen, packed.
     """

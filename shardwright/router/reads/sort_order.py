@@ -260,7 +260,6 @@ class _Layout:
     Args:
         headers: the type and the name of each element up to and including the field, as encoded in documents.
         skipped: the sizes of the values of all but the field.
-        column: reads the field.
     """
 
     __slots__ = ("_column", "_headers", "_struct")

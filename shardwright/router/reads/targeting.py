@@ -23,8 +23,6 @@ def shards_for_read(
     """Return the shards that may hold matches of a filter, in order; the primary shard for an unsharded collection.
 
     Args:
-        routing: of the collection.
-        filter_document: the raw filter.
         collation: the command's, None for the collection's default.
         time: of a snapshot, which targets the owners at that time.
 

@@ -69,11 +69,7 @@ _BOOLEANS: Final = (b"returnKey", b"showRecordId", b"tailable", b"noCursorTimeou
 
 
 def check_fields(request: Request) -> None:
-    """Refuse fields that a ``find``, ``count`` or ``distinct`` does not have.
-
-    Raises:
-        CommandError: 40415.
-    """
+    """Refuse fields that a ``find``, ``count`` or ``distinct`` does not have."""
     struct, known = _KNOWN[request.name]
     for name in request.fields:
         if name not in known and name not in _OF_ALL_COMMANDS:
@@ -110,8 +106,6 @@ class ResolvedView:
     """The underlying collection of a view, and the aggregation that defines the view.
 
     Attributes:
-        namespace: the collection.
-        stages: raw.
         collation: raw; the view's own, which reads cannot override. Empty for a time-series collection, which may be
             read with any collation.
         time_series: the rules for buckets, if the collection holds buckets.
@@ -333,10 +327,7 @@ def _aggregate(request: Request, stages: list[bytes], rest: bytes, *, cursor: Ma
     """Build an ``aggregate`` on the collection that a request reads.
 
     Args:
-        request: the read.
-        stages: raw.
         rest: a raw document with the fields to copy.
-        cursor: its argument ``cursor``.
     """
     return from_elements(
         element(b"aggregate", STRING, string_value(request.collection))

@@ -43,7 +43,6 @@ class CursorReply:
     """The cursor in a reply frame.
 
     Attributes:
-        frame: the reply as received.
         cursor_id: 0 when the cursor is exhausted.
     """
 
@@ -53,7 +52,6 @@ class CursorReply:
         """Locate the parts of the cursor.
 
         Args:
-            frame: the reply.
             cursor_start: the offset of the document ``cursor``.
 
         Raises:

@@ -29,12 +29,7 @@ _OK: Final = encode_elements({"ok": 1.0})
 
 
 def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
-    """Return the last fields of the router's replies; empty while no time is known.
-
-    Args:
-        clock: the source of the times.
-        operation_time: see `raw_reply`.
-    """
+    """Return the last fields of the router's replies; empty while no time is known."""
     cluster_time = clock.time.cluster_time
     if not cluster_time:
         return {}
@@ -46,13 +41,7 @@ def gossip(clock: VectorClock, operation_time: int = 0) -> dict[str, Any]:
 
 
 def framed_error(request_id: int, error: CommandError, clock: VectorClock) -> bytes:
-    """Build the frame of an ``ok: 0`` reply.
-
-    Args:
-        request_id: of the answered request.
-        error: the error.
-        clock: the source of the times.
-    """
+    """Build the frame of an ``ok: 0`` reply."""
     return reply_document(request_id, {**error.reply(), **gossip(clock)})
 
 
@@ -60,9 +49,7 @@ def raw_reply(request_id: int, elements: Iterable[bytes], clock: VectorClock, op
     """Build the frame of a successful reply whose content is already raw BSON.
 
     Args:
-        request_id: of the answered request.
         elements: raw elements, or pieces of them, before ``ok`` and the times; they are copied only once.
-        clock: the source of the times.
         operation_time: the packed time of the operation, if it is known to be earlier than the newest time seen.
     """
     time = clock.time

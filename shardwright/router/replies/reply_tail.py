@@ -113,7 +113,6 @@ def signed(frame: bytes, signer: TimeSigner, *, keeps_length: bool = False) -> b
     Failed replies end with the same two fields, so they are signed too.
 
     Args:
-        frame: the reply.
         signer: without a key, it keeps the dummy signature, or withholds the times, which are then removed.
         keeps_length: whether the times must not be removed.
     """
@@ -171,7 +170,6 @@ def with_recovery_token(reply: Reply, recovery_shard: str | None) -> tuple[Reply
     """Add a recovery token to a successful reply; return it with the code of its first item error, 0 if none.
 
     Args:
-        reply: the reply.
         recovery_shard: of the transaction; None while there is none.
 
     Raises:

@@ -55,12 +55,7 @@ INTERNAL_REPLY_FIELDS: Final = frozenset(
 
 
 class ShardedViewError(Exception):
-    """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.views`).
-
-    Attributes:
-        error: the shard's error.
-        body: the raw reply.
-    """
+    """A shard cannot run a read of a view alone; its error defines the view (see `router.reads.views`)."""
 
     def __init__(self, error: CommandError, body: bytes) -> None:
         super().__init__(str(error))
@@ -162,7 +157,6 @@ class ShardReply:
         """Raise the reply's ``operationTime``, because another shard has contributed newer data to it.
 
         Args:
-            operation_time: the packed time.
             clock: of this router, which has seen that time.
         """
         if operation_time <= self.operation_time:
@@ -235,11 +229,7 @@ class ShardReply:
             raise self.error
 
     def for_client(self, hidden: frozenset[bytes] = INTERNAL_REPLY_FIELDS) -> bytes:
-        """Return the frame of this reply without fields hidden from clients; the received bytes if there are none.
-
-        Args:
-            hidden: the fields to remove.
-        """
+        """Return the frame of this reply without fields hidden from clients; the received bytes if there are none."""
         if self._usual_cluster_time:
             if hidden is INTERNAL_REPLY_FIELDS:
                 return self.frame
@@ -254,12 +244,7 @@ class ShardReply:
 
 
 def short_for_client(frame: bytes, hidden: frozenset[bytes]) -> bytes | None:
-    """Remove hidden fields from a short usual reply; return None if the reply is long or may contain others of them.
-
-    Args:
-        frame: the reply.
-        hidden: the fields.
-    """
+    """Remove hidden fields from a short usual reply; return None if the reply is long or may contain others of them."""
     if len(frame) > _SHORT_BYTES_MAX:
         return None
     shown = without_write_metadata(frame) if _ELECTION_ID in hidden else frame
@@ -312,7 +297,6 @@ def raise_worst(replies: Iterable[ShardReply]) -> None:
         StaleRoutingError: a shard refused the versions.
         ShardedViewError: a shard cannot run a read of a view alone.
         JoinNeededError: a pipeline reads collections that are not on the shard.
-        CommandError: a shard failed.
     """
     failed = [reply for reply in replies if reply.error is not None]
     for reply in failed:
