@@ -420,4 +420,4 @@ TABLE: Final[dict[str, Row]] = {
     "rolesInfo": _roles_info,
     "_mergeAuthzCollections": _merge_needs,
 }
-"""By the name of the command, without aliases."""
+"""The needs of each command, by its name without aliases."""

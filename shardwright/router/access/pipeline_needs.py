@@ -1,8 +1,10 @@
 """Privileges that pipelines require. The first stage determines the actions on the collection itself. Pure.
 
 Unknown stages are refused, so that a stage that reads other collections cannot be overlooked. mongos, too, refuses
-unknown stages before it authorizes. All fields of a pipeline's documents count, also those with repeated names: MongoDB
-runs each pipeline of a ``$facet``, and a ``$lookup`` that names two collections crashes a mongod.
+unknown stages before it authorizes.
+
+All fields of a pipeline's documents count, including repeated names. MongoDB runs each pipeline of a ``$facet``, even
+under a repeated name. A ``$lookup`` that names two collections crashes a mongod.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,8 @@ Clients cannot distinguish a wrong password, an unknown user, and a mechanism fo
 receives a salt and fails at the proof, after the same work. Therefore only credentials are read first, in one small
 reply of the config servers; privileges are read after the proof.
 
-The salt of an unknown user is derived from the name and the cluster's key, so that it is constant across attempts and
-routers, as a real user's salt is. Without a key, it is derived from the router's private key, and is constant across
+The salt of an unknown user is derived from the name and the cluster's key. Like a real user's salt, it is therefore
+constant across attempts and routers. Without a key, it is derived from the router's private key, and is constant across
 routers with the same certificate.
 """
 

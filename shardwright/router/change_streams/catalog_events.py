@@ -59,7 +59,7 @@ def namespace_of(event: bytes) -> str:
 
 
 def is_end_of_resharding(event: bytes) -> bool:
-    """Whether an event is the rename of a shard's temporary resharding collection to its final name."""
+    """Whether an event is about a shard's temporary resharding collection, such as its rename at the end."""
     namespace = namespace_of(event)
     return bool(namespace) and is_temporary(Namespace.parse(namespace))
 

@@ -82,7 +82,7 @@ async def _open(
 
     Args:
         times: the result of `_times_of_arrival`.
-        as_of: a packed cluster time before `times`. Shards added later are noticed before later events are returned.
+        as_of: a packed cluster time before ``times``. Shards added later are noticed before later events are returned.
     """
     context, request = operation.context, operation.request
     command = ShardCommand.of(request, specification, stages.for_shards, operation.read_preference)

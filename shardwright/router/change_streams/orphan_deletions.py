@@ -6,9 +6,9 @@ event has only the ``_id``. The router therefore reads the document on the same 
 the shard's ownership filter hides the document, it was an orphan. That costs a read per deletion, but only while
 documents of the collection expire and the shard has ranges that may hold orphans.
 
-One such deletion is a real event. If the recipient of a range deletes its copy of an expired document before it owns
-the range, and the donor deletes the document later, both delete orphans, and yet the document is gone. So a donor's
-deletion is suppressed only if the recipient had the document when it received the range.
+One such deletion is a real event. The recipient of a range may delete its copy of an expired document before it owns
+the range, and the donor may delete the document later. Both then delete orphans, and yet the document is gone. So a
+donor's deletion is suppressed only if the recipient had the document when it received the range.
 """
 
 from collections import defaultdict

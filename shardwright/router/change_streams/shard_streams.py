@@ -140,7 +140,7 @@ class ShardStreams:
 
         Args:
             wait_ms: how long shards may wait for events.
-            position: the token up to which events have been returned.
+            position: the token of the last returned position.
         """
         await _Round(self, get_more, wait_ms, position).run()
 
@@ -176,7 +176,7 @@ class ShardStreams:
         While the config servers do not answer, the stream waits.
 
         Args:
-            position: the token up to which events have been returned.
+            position: the token of the last returned position.
         """
         start = self._command.specification.start_time
         if start is not None and pack_timestamp(start) > self._context.clock.time.cluster_time:
@@ -270,7 +270,7 @@ class _Round:
             raise self._failures[0]
 
     async def _attempt(self, nursery: trio.Nursery, source: str, time: Timestamp | None) -> None:
-        """Read one source. If `time` is given, the source holds back events up to that time."""
+        """Read one source. If ``time`` is given, the source holds back events up to that time."""
         try:
             if source == TOPOLOGY:
                 await self._streams.read_topology(self._get_more, self._position)

@@ -138,7 +138,7 @@ async def _explain(
     pipeline: Pipeline,
     by_router: tuple[Stage, ...],
 ) -> Reply:
-    """Explain a pipeline; the router itself executes `by_router` after it.
+    """Explain a pipeline; the router itself executes ``by_router`` after it.
 
     Raises:
         JoinNeededError: no shard has all other collections that the pipeline reads.

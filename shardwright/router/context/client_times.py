@@ -48,8 +48,8 @@ class ClientTimes:
         """Advance the clock to the ``$clusterTime`` of a request, or the request's to the clock's.
 
         If a user has logged in, an unsigned time is an error. Otherwise it is ignored and not forwarded, as a genuine
-        cluster treats an unauthenticated client: without access control, a router that has no keys yet hands out
-        unsigned times with its handshake.
+        cluster treats an unauthenticated client. Without access control, clients may have received unsigned times from
+        the handshake of a router that had no keys yet.
 
         Args:
             span: the position of its ``$clusterTime``.

@@ -66,7 +66,7 @@ class RouterContext:
         oplogs: advances shards to cluster times.
         sessions: the logical sessions used here since the last refresh.
         session_jobs: the results of session refreshes.
-        write_sessions: for retries of writes that their clients have not numbered.
+        write_sessions: for writes that shards must recognize although their clients have not numbered them.
         statement_counts: the number of executed write statements, by kind.
         target_counts: counts of reads and writes by how many shards they targeted.
         shutdown_seconds_wanted: the grace period of a ``shutdown`` command for running operations.

@@ -38,7 +38,7 @@ class TargetCounts:
         """Count an operation.
 
         Args:
-            command: the name of its command; other commands than those of the counters are ignored.
+            command: the name of its command; commands without counters are ignored.
             targeted: the shards it was sent to; if empty, it is not counted.
             table: the routing table it was sent by; None for an unsharded collection.
         """

@@ -4,8 +4,8 @@ The reads depend on the arguments:
 
 * With an equality of fields, the router reads the documents that have one of the values of a batch, by ``$in``. The
   mongod receives each document with its possible matches, compares the fields, and runs the nested pipeline.
-* With an equality and a nested pipeline that no mongod can run alone, the router reads the matches of each document,
-  and runs the nested pipeline on them.
+* With an equality and a nested pipeline that no mongod can run alone, the router reads the matches of each document.
+  It runs the nested pipeline on them.
 * With a pipeline that uses variables of ``let``, the router reads its result for each distinct set of values, which are
   computed first.
 * With any other pipeline, the router reads its result once.

@@ -6,9 +6,9 @@
 * Stages on single documents run on batches (`BatchedStream`), or on one document at a time if a document and the
   stages nearly fill a command (`mapped_stream`).
 * A document that joins with more than fits into a command is joined alone. The router then holds only a batch of the
-  results. If a ``$unwind`` follows, each result is sent to a mongod by itself, or read from this router if it does not
-  fit into a command together with the document. Otherwise a mongod reads all results from this router and gathers them
-  in an array.
+  results. If a ``$unwind`` follows, each result is sent to a mongod by itself. A result that does not fit into a
+  command together with the document is read from this router. Without a ``$unwind``, a mongod reads all results from
+  this router and gathers them in an array.
 """
 
 from collections import deque

@@ -145,9 +145,11 @@ def _unused_name(stages: Sequence[bytes]) -> str:
 
 
 MEMORY_BYTES_MAX: Final = 100 * 1024 * 1024
-"""Maximum size of the documents that a single document is joined with unless a ``$unwind`` follows, and of the results
-of one search, as in a mongod (``internalLookupStageIntermediateDocumentMaxSizeBytes`` and
-``internalDocumentSourceGraphLookupMaxMemoryBytes``)."""
+"""Maximum size of the documents to join with one document unless a ``$unwind`` follows, and of one search's results.
+
+Both are a mongod's limits: ``internalLookupStageIntermediateDocumentMaxSizeBytes`` and
+``internalDocumentSourceGraphLookupMaxMemoryBytes``.
+"""
 
 BATCH_MATCHES_BYTES_MAX: Final = 32 * 1024 * 1024
 """Maximum size of the matches that are held for a batch."""

@@ -36,7 +36,7 @@ async def with_routing(
     *,
     create_database: bool = False,
 ) -> T:
-    """Run `attempt` with cached routing; refresh and retry on stale-routing errors.
+    """Run ``attempt`` with cached routing; refresh and retry on stale-routing errors.
 
     Args:
         attempt: raises `StaleRoutingError` when a shard refused the versions.

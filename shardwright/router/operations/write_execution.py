@@ -55,7 +55,8 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
 
     Raises:
         CommandError: the command is malformed; the database cannot be created; every shard of the first round failed
-            as a whole; or, if the command can be retried, any shard. Other failures are reported for each statement.
+            as a whole. If the command can be retried, the failure of any shard is raised, too. Other failures are
+            reported for each statement.
     """
     try:
         check_update_stages(operation.request)

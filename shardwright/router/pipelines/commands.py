@@ -2,7 +2,7 @@
 
 The merging mongod reads the cursors on the other shards through ``$mergeCursors``. It must have read all of them before
 it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A mongod that is not a
-genuine shard counts its operation as done after the first batch, and crashes if it then waits for another server
+genuine shard counts its operation as done after the first batch. If it then waits for another server, it crashes
 (``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). Such a pipeline therefore gets a ``$sort``, which
 returns nothing before it has read everything. A sort by a field that no document has keeps the order.
 

@@ -1,7 +1,7 @@
 """The number of documents to request from each of several shards for a limited, sorted result.
 
-A find with ``limit: 100`` on two shards needs 100 documents in total. To be certain of them, the router would need 100
-from each shard, half of which would be discarded. If a document's shard does not depend on its place in the sort, a
+A find with ``limit: 100`` on two shards needs 100 documents in total. To be certain of them, the router would request
+100 from each shard and discard half. If a document's shard does not depend on its place in the sort, a
 shard's part of the result follows a binomial distribution. Of 100 documents, one of two shards then has more than 66
 only once in a thousand times. Each shard is therefore asked for such a *share*. If a share proves too small, nothing
 has been returned to the client yet, and the shards are asked for the whole result.

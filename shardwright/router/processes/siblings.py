@@ -21,7 +21,7 @@ def is_from_sibling(request: Request) -> bool:
 
 
 def on_behalf_of(user: UserName) -> dict[str, Any]:
-    """Return the field that names the acting user to a sibling, to which this process is only a cluster member.
+    """Return the field that names the acting user to a sibling, which otherwise sees only a cluster member.
 
     Under access control, clients cannot send it.
     """

@@ -4,8 +4,8 @@ Each shard's cursor is a *source* with a number. Documents are fed to a source a
 the documents that are certain to come next into a batch. When it stops, `starving` names the sources whose next
 documents are needed to continue.
 
-A batch is split into documents only on demand, because a sorted find with a limit uses about half of the documents that
-each of two shards returns.
+A batch is split into documents only on demand. A sorted find with a limit on two shards uses only about half of the
+documents that they return.
 
 With an order, keys are read for some documents of each source at a time. All documents up to the smallest of the
 sources' last keys can be merged. Python's sort does that, as it detects sorted runs.

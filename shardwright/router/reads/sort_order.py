@@ -1,8 +1,8 @@
 """The order in which the results of several shards are merged.
 
-On request, a shard puts the sort key of each document into its ``$sortKey``: the values of the sort's components, in an
-array, already evaluated (``$meta``) and transformed by the collation. The router therefore compares them as plain
-values, component by component, each in its direction.
+On request, a shard adds a ``$sortKey`` to each document: an array of the values of the sort's components. The values
+are already evaluated (``$meta``) and transformed by the collation. The router therefore compares them as plain values,
+component by component, each in its direction.
 
 To add a ``$sortKey``, a shard builds each document twice, which is a third to a half of a sorted find's cost to mongod.
 A sort by top-level fields under the simple collation does not need it. By MongoDB's rules, the value of such a field is
