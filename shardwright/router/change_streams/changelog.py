@@ -1,8 +1,8 @@
 """The config servers' changelog as a source about events: duplicates, and events that precede the sharding.
 
 If several shards make the same change, the event of the database's primary shard at that time is passed on. For indexes
-and options of a sharded collection, the events of all shards that owned chunks are: others may have received the
-change with a chunk. For a dropped database, the changelog records its last primary shard.
+and options of a sharded collection, it is the events of all shards that owned chunks, because others may have received
+the change with a chunk. For a dropped database, the changelog records its last primary shard.
 
 The catalog entry of a collection has the time of its last change of shape. After `refineCollectionShardKey` that is
 later than the time of `shardCollection`. The changelog distinguishes the two, because the shard daemon enters the time

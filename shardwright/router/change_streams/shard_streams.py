@@ -40,7 +40,7 @@ LSID: Final = b"lsid"
 _FOR_CLIENTS_ONLY: Final = frozenset(
     {PIPELINE, CURSOR, LSID, b"apiVersion", b"apiStrict", b"apiDeprecationErrors", b"maxTimeMS"}
 )
-"""Fields of the client's command that are not forwarded, or not unchanged."""
+"""Fields of the client's command that are replaced for shards, or that concern only the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class ShardStreams:
 
         Args:
             wait_ms: how long shards may wait for events.
-            position: the token of the last returned position.
+            position: the resume token of the router's stream.
         """
         await _Round(self, get_more, wait_ms, position).run()
 
@@ -176,7 +176,7 @@ class ShardStreams:
         While the config servers do not answer, the stream waits.
 
         Args:
-            position: the token of the last returned position.
+            position: the resume token of the router's stream.
         """
         start = self._command.specification.start_time
         if start is not None and pack_timestamp(start) > self._context.clock.time.cluster_time:

@@ -90,7 +90,7 @@ class SessionJobs:
         """Count a refresh.
 
         Args:
-            now: its end, in seconds since 1970.
+            now: the end of the refresh, in seconds since 1970.
             refreshed: sessions whose last use was written.
             ended: sessions that were deleted because their clients had ended them.
             cursors_closed: cursors of expired sessions.

@@ -108,7 +108,7 @@ async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checke
 
 @may_run_in_reactor
 async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError, *, is_checked: bool) -> Reply:
-    """Run an aggregation that no shard can run alone."""
+    """Run an aggregation that no shard can run alone; restart if the target of its ``$merge`` becomes sharded."""
     await in_own_task()
     pipeline = Pipeline.parse(operation.request)
     run_part = partial(aggregate_anywhere, is_checked=True)

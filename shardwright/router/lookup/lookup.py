@@ -71,7 +71,7 @@ class Lookup:
         """Parse the raw specification of the stage, which must be valid.
 
         Raises:
-            CommandError: FailedToParse, it reads a collection of a server.
+            CommandError: FailedToParse, ``from`` is a special collection that mongod reads only for servers.
         """
         fields = index(specification)
         pipeline, let = fields.get(b"pipeline"), fields.get(b"let")

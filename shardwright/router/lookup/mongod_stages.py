@@ -58,7 +58,7 @@ class StreamCursor:
         """Create the cursor.
 
         Args:
-            at_cluster_time: the time of their snapshot, for replies; None outside snapshots.
+            at_cluster_time: the time of the documents' snapshot, for replies; None outside snapshots.
         """
         self.namespace = namespace
         self.held_bytes = 0
@@ -382,7 +382,7 @@ def joined_alone(
     """Join a document with the documents of a stream.
 
     Args:
-        into: path of the field for them.
+        into: path of the field for the joined documents.
         tail: raw stages on single documents that follow.
     """
     putting = [_constant(document), stage("$set", {f"d.{into}": "$r"})]

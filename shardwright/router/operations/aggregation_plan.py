@@ -242,7 +242,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class AggregationPlan:
-    """A split pipeline. One of ``counting``, ``merge`` and `segments` defines the merge.
+    """A split pipeline. One of ``counting``, ``merge`` and ``segments`` defines the merge.
 
     Attributes:
         shards_part: the stages for each shard that has documents.
@@ -250,7 +250,7 @@ class AggregationPlan:
         needs_merge: whether the shards return partial states or sort keys.
         counting: the router adds up the shards' counts.
         segments: shards merge. Each runs its stages on the results of the previous one, the first on the results of
-            `shardsPart`.
+            ``shards_part``.
     """
 
     shards_part: tuple[Stage, ...]

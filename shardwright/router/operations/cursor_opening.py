@@ -105,8 +105,7 @@ async def open_on_shards(
 
     Args:
         allows_partial_results: whether unreachable shards are left out of the result.
-        patience_seconds: time after which a shard without a reply counts as unreachable, if partial results are
-        allowed.
+        patience_seconds: with partial results, time after which a shard without a reply counts as unreachable.
 
     Raises:
         StaleRoutingError: a shard refused the versions.

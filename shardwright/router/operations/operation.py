@@ -38,7 +38,7 @@ class PassedOn(NamedTuple):
 
     Attributes:
         kind: the kind of a write with statements; None for other operations.
-        preference: selected the member.
+        preference: the read preference that selected the member.
     """
 
     routing: CollectionRouting

@@ -245,7 +245,7 @@ def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
     """Return ``mergeType``: ``mongos``, ``primaryShard`` or ``anyShard``.
 
     Args:
-        merger_part: the stages of `mergePart`.
+        merger_part: the stages of ``mergerPart``.
     """
     names = set(_names(decode_document(stage.raw) for stage in merger_part))
     if names & _FOR_PRIMARY_SHARD:

@@ -82,7 +82,7 @@ class Counting:
     Attributes:
         skip: documents not to count.
         limit: the largest result, 0 for no bound.
-        prefix: the fields before it in the result.
+        prefix: the fields before the count in the result.
     """
 
     shard_stages: tuple[bytes, ...]

@@ -1,10 +1,10 @@
 """The number of documents to request from each of several shards for a limited, sorted result.
 
 A find with ``limit: 100`` on two shards needs 100 documents in total. To be certain of them, the router would request
-100 from each shard and discard half. If a document's shard does not depend on its place in the sort, a
-shard's part of the result follows a binomial distribution. Of 100 documents, one of two shards then has more than 66
-only once in a thousand times. Each shard is therefore asked for such a *share*. If a share proves too small, nothing
-has been returned to the client yet, and the shards are asked for the whole result.
+100 from each shard and discard half. If a document's shard does not depend on its place in the sort, a shard's part of
+the result follows a binomial distribution. Of 100 documents, one of two shards then has more than 66 only once in a
+thousand times. Each shard is therefore asked for such a *share*. If a share proves too small, nothing has been returned
+to the client yet, and the shards are asked for the whole result.
 
 A document's shard may depend on its place in the sort: one shard has all of a result that is sorted by a ranged shard
 key. So a collection's shares grow a little whenever one proved too small, up to the point where they are not worth it.
@@ -63,7 +63,7 @@ def likely_share(limit: int, part: float, failures: float) -> int:
     It uses the normal distribution with the first term of its correction for skewness (Cornish and Fisher).
 
     Args:
-        part: the probability of success in each.
+        part: the probability of success in each of ``limit`` trials.
         failures: the probability of the returned number and all above it.
     """
     deviations = _deviations(failures)

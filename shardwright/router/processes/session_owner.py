@@ -22,7 +22,7 @@ def owner_of(session: bytes, processes: int) -> int:
 
 @may_run_in_reactor
 async def relayed_to_owner(context: RouterContext, request: Request) -> bytes | None:
-    """Forward a request to the process that has its session's transactions; return None if that is this process.
+    """Forward a request to the process with its session's transactions and return the reply; None if that is this one.
 
     Raises:
         ConnectionResetError: that process has ended, and its transactions with it. The client's connection must close.

@@ -156,13 +156,13 @@ async def end_with_supervisor() -> None:
 
 
 def tell_supervisor_logs_were_rotated(options: RouterOptions) -> None:
-    """Notify the supervisor, if any, that it must reopen the logs and make its other workers reopen them."""
+    """Notify the supervisor, if any, to reopen the logs, also in its other workers."""
     if options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATED_SIGNAL)
 
 
 def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
-    """Notify the supervisor, if any, that all workers must read their certificates again."""
+    """Notify the supervisor, if any, to make all workers read their certificates again; without TLS, do nothing."""
     if TLS.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATION_SIGNAL)
 

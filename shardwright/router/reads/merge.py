@@ -159,7 +159,7 @@ _KEYED_MIN: Final = 32
 """Minimum number of keys of a source that are read at once. Reading keys of unneeded documents is wasted work."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
-"""Maximum number of keys that are read at once. In a long merge, it is a quarter of the number read before."""
+"""In a long merge, a quarter as many keys as before are read at once, up to this maximum."""
 
 
 class ShareTooSmallError(Exception):
