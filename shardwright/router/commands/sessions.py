@@ -2,7 +2,7 @@
 
 The router records the sessions in use in ``config.system.sessions`` (`router.sessions`). Each mongod that an operation
 of a session reached also caches the session. Commands that refresh or end sessions are therefore forwarded to all
-shards, and to the other processes of the router.
+shards. Commands that end them also go to the other processes of the router, where a session may have been used.
 
 A session belongs to its user. Shards and other processes receive these commands as the cluster's own, so the forwarded
 commands name the owners.
