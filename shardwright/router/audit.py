@@ -1,6 +1,6 @@
-"""The audit log of a router: what its clients do, and who logs in.
+"""The audit log of a router: client commands and log-ins.
 
-What a command does on shards is not recorded there: the router is a part of the cluster to them.
+Shards do not audit these commands again, because a router is a part of the cluster to them.
 """
 
 from collections.abc import Iterator
@@ -32,11 +32,10 @@ _LOG_INS: Final = frozenset({AUTHENTICATE, "saslContinue", "saslStart"})
 
 
 class RouterAudit:
-    """Writes the events of one router process.
+    """Audit log writer of one router process.
 
     Args:
-        log: where to.
-        log_ins: knows the roles of users.
+        log_ins: the source of users' roles.
     """
 
     def __init__(self, log: AuditLog, log_ins: AccessControl) -> None:
@@ -48,19 +47,18 @@ class RouterAudit:
         """Write the events of an operation that has ended.
 
         Args:
-            operation: the operation.
-            name: its command, without aliases.
-            code: of its error, 0 if it has succeeded.
+            name: the command, without aliases.
+            code: the error code, 0 on success.
         """
         for kind, parameters in _events(operation, name, code):
             self._log.write(kind, parameters, code, self._participants(operation.client))
 
     def note_arrived(self, client: ClientConnection) -> None:
-        """A client has connected."""
+        """Register a new client connection."""
         self._connections.note_opened(client)
 
     def note_gone(self, client: ClientConnection) -> None:
-        """Write that a client has gone without logging out."""
+        """Write the disconnection of a logged-in client."""
         login: Login = client.login
         if login.user is not None:
             self._log.write(*log_out(login.user, DISCONNECTED), 0, self._participants(client))
@@ -92,7 +90,7 @@ def _events(operation: Operation, name: str, code: int) -> Iterator[Event]:
 
 
 def _log_in(login: Login, client: ClientConnection, request: Request, code: int) -> Iterator[Event]:
-    """The end of a log-in; the steps before are no events."""
+    """Yield the event that ends a log-in; earlier steps of the conversation are not events."""
     attempt = login.attempt
     if request.name == AUTHENTICATE:
         yield certificate_log_in(request, client.certificate_subject)

@@ -1,4 +1,4 @@
-"""Settings of the cluster that a router reads from the config servers again and again."""
+"""Cluster settings that a router reads from the config servers at regular intervals."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from shardwright.router.replies.shard_reply import answer_in
 from shardwright.sharding.catalog.reads import read_chunk_size
 
 _INTERVAL_SECONDS: Final = 30.0
-"""As in MongoDB, where a router may use the former default concerns for so long."""
+"""As in mongos, which may use the previous default concerns for this long."""
 
 
 async def refresh_cluster_settings(context: RouterContext) -> None:
-    """Read the defaults of read and write concern and the chunk size until cancelled."""
+    """Read the default read and write concerns and the chunk size until cancelled."""
 
     async def refresh() -> None:
         context.default_concerns.take(answer_in(await context.catalog.command({"getDefaultRWConcern": 1})))

@@ -1,4 +1,4 @@
-"""``shardwright-router``: options, and one process or several that share the port."""
+"""``shardwright-router``: the options, and one process or several that share the port."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from shardwright.router.service import RouterService
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a router until it is asked to stop; returns the exit code."""
+    """Run a router until it receives a signal to stop; returns the exit code."""
     found = process_configuration(
         ROUTER, arguments, check=check_audit, parse_parameter=parse_parameter, hidden=WORKER_OPTIONS
     )

@@ -1,4 +1,4 @@
-"""The read and write concerns of requests: which a command may have, and those that the cluster adds by default."""
+"""Read and write concerns of requests: which a command supports, and the cluster's defaults."""
 
 from typing import Final
 
@@ -34,10 +34,10 @@ from shardwright.wire.write_concern import WRITE_CONCERN
 READ_CONCERN: Final = b"readConcern"
 
 CHECKED_BY_SHARDS: Final = frozenset({"aggregate", "count", "distinct", "find"})
-"""Commands with any level."""
+"""Commands that accept any level."""
 
 _ANY: Final = frozenset({"getMore"})
-"""It reads with the level of its cursor, whatever it says itself."""
+"""It reads with the level of its cursor and ignores its own."""
 
 _LEVELS: Final = ("local", "majority", "linearizable", "available", "snapshot")
 _TIMES: Final = (b"afterClusterTime", b"atClusterTime")
@@ -45,11 +45,10 @@ _OTHER_FIELDS: Final = frozenset({b"afterOpTime", b"provenance"})
 
 
 def check_read_concern(operation: Operation, entry: RouterCommand) -> None:
-    """Refuse a read concern that the command cannot have; the request must have one.
+    """Refuse a read concern that the command does not support; the request must have one.
 
     Raises:
-        CommandError: FailedToParse, TypeMismatch; InvalidOptions, it has an unknown field, or a level that is not
-            supported.
+        CommandError: FailedToParse, TypeMismatch; InvalidOptions for an unknown field or an unsupported level.
     """
     request = operation.request
     span, body = request.fields[READ_CONCERN], request.body
@@ -88,11 +87,11 @@ _READ_WITH_DEFAULT: Final = frozenset({"aggregate", "count", "distinct", "find"}
 _DEMAND_A_LEVEL: Final = frozenset(
     {b"$changeStream", b"$currentOp", b"$listCachedAndActiveUsers", b"$listLocalSessions", b"$planCacheStats"}
 )
-"""Stages that can only be read with one level of read concern, whatever the default is."""
+"""Stages that support only one level, whatever the default is."""
 
 
 def with_default_concerns(defaults: DefaultConcerns, entry: RouterCommand, request: Request) -> Request:
-    """The request with the defaults for what it does not specify; the same object if there is nothing to add."""
+    """Add the default concerns that the request does not specify; returns the same object if there are none."""
     if AUTOCOMMIT in request.fields:
         return _with_defaults_in_transaction(defaults, entry, request)
     if entry.name in _READ_WITH_DEFAULT and defaults.read and _may_have_default(request):
@@ -103,14 +102,14 @@ def with_default_concerns(defaults: DefaultConcerns, entry: RouterCommand, reque
 
 
 def _with_defaults_in_transaction(defaults: DefaultConcerns, entry: RouterCommand, request: Request) -> Request:
-    """As `with_default_concerns`: the first statement sets the read concern, and the end the write concern."""
+    """Add the defaults in a transaction: the read concern to its first statement, the write concern to its end."""
     if START_TRANSACTION in request.fields:
         return _with_default(request, READ_CONCERN, defaults.read)
     return _with_default(request, WRITE_CONCERN, defaults.write) if entry.name in ENDING else request
 
 
 def _with_default(request: Request, field: bytes, default: bytes) -> Request:
-    """The request with the default, if there is one and the client has given none: an empty document is none either."""
+    """Add the default, if any, unless the client has specified the field; an empty document counts as unspecified."""
     span, body = request.fields.get(field), request.body
     if not default or (span is not None and body[span[2] : span[3]] != EMPTY_DOCUMENT):
         return request
@@ -118,7 +117,7 @@ def _with_default(request: Request, field: bytes, default: bytes) -> Request:
 
 
 def _may_have_default(request: Request) -> bool:
-    """Whether a default read concern applies to a read: not to an explanation, nor to stages that demand a level."""
+    """Whether a default read concern applies: not to explanations, nor to stages that support only one level."""
     if request.get(b"explain"):
         return False
     names = first_stage_names(request)
@@ -126,7 +125,7 @@ def _may_have_default(request: Request) -> bool:
 
 
 def _may_write(entry: RouterCommand, request: Request) -> bool:
-    """Whether a command that may have a write concern writes: an aggregation may only read."""
+    """Whether a command that supports a write concern writes; an aggregation may only read."""
     if entry.name == "aggregate":
         pipeline = request.fields.get(b"pipeline")
         if pipeline is None or pipeline[0] != ARRAY or request.get(b"explain"):

@@ -1,4 +1,4 @@
-"""The router's metrics of shards, targeting, the routing cache, and open cursors, transactions and sessions."""
+"""Router metrics of shards, targeting, the routing cache, and open cursors, transactions and sessions."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The fail point ``failCommand`` around the commands of a router."""
+"""The fail point ``failCommand`` in a router."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +18,14 @@ async def fail_before(operation: Operation, command: RouterCommand) -> None:
     """Wait or fail before a command does anything, if the fail point says so.
 
     Raises:
-        CommandError: as the fail point says, which may also be that the connection is closed.
+        CommandError: the error of the fail point, which may also be to close the connection.
     """
     await in_own_task()
     await fail_if_asked(operation, call_of(operation, command.names))
 
 
 def failing_afterwards(command: RouterCommand, handler: CommandHandler) -> CommandHandler:
-    """The handler of a command whose reply may get a write concern error."""
+    """Wrap the handler of a command, to add a write concern error to its reply if the fail point says so."""
 
     @may_run_in_reactor
     async def handle(operation: Operation) -> Reply:
@@ -38,7 +38,7 @@ def failing_afterwards(command: RouterCommand, handler: CommandHandler) -> Comma
 
 
 def _failed(operation: Operation, result: Reply, data: Mapping[str, Any]) -> Reply:
-    """A reply with the write concern error of the fail point."""
+    """Add the fail point's write concern error to a reply."""
     if result is None:
         return None
     if isinstance(result, dict):

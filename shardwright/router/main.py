@@ -1,4 +1,4 @@
-"""``shardwright-router``: the entry point, which is quick to import."""
+"""Entry point of ``shardwright-router``, which is quick to import."""
 
 import sys
 
@@ -6,7 +6,7 @@ from shardwright.daemon.signal_mask import mask_signals
 
 
 def main() -> int:
-    """Run a router until it is asked to stop; returns the exit code."""
+    """Run a router until it receives a signal to stop; returns the exit code."""
     mask_signals()
     # Takes up to a second, during which a signal would kill the process.
     from shardwright.router.command_line import run

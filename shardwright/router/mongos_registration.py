@@ -15,15 +15,9 @@ _INTERVAL_SECONDS: Final = 10.0
 
 
 class MongosRegistration:
-    """Writes the entry at the start and every ten seconds, as mongos does."""
+    """Writer of the entry, at the start and every ten seconds as in mongos."""
 
     def __init__(self, catalog: CatalogClient, address: str) -> None:
-        """Have it written.
-
-        Args:
-            catalog: the config servers.
-            address: ``host:port`` of this router, which names the entry.
-        """
         self._catalog = catalog
         self._address = address
         self._created = datetime.now(UTC)
@@ -38,8 +32,8 @@ class MongosRegistration:
         """Write the entry.
 
         Raises:
-            BackendError: the config servers did not answer.
-            CommandError: they refused.
+            BackendError: the config servers did not answer, or reported a write error.
+            CommandError: the config servers refused.
         """
         now = datetime.now(UTC)
         entry = {

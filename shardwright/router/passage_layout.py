@@ -1,4 +1,4 @@
-"""The places of the values in a frame that a router looks at, or may ignore, in all frames of its layout. Pure."""
+"""Places of the values in a frame that a router reads or may ignore, common to all frames of a layout. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -25,12 +25,11 @@ class PassageLayout:
     """The layout of one frame.
 
     Attributes:
-        request: the request in the frame, without a document in its body.
-        common: the places of drivers' fields in that.
-        free: where bytes of the frame may differ.
-        query_at: where the query begins; None for inserts.
-        collation: of the query; None for the default.
-        document: the inserted document.
+        request: the request in the frame; a document in its body is cut out.
+        common: the places of drivers' fields in ``request``.
+        free: the ranges where frames of this layout may differ.
+        query_at: the offset of the query; None for inserts.
+        collation: the query's collation; None for the default.
     """
 
     request: Request
@@ -42,11 +41,11 @@ class PassageLayout:
 
     @classmethod
     def of(cls, request: Request, kind: WriteKind | None) -> Self | None:
-        """The layout of the frame of a request; None if it has values in unforeseen places.
+        """Find the layout of a request's frame; None if values are in unexpected places.
 
         Args:
-            request: has one statement, if it is a write with statements.
-            kind: of a write with statements.
+            request: the request; a batch must have exactly one statement.
+            kind: the kind of a batch of statements; None for other commands.
 
         Raises:
             InvalidBSONError: a part of the frame is not well-formed.

@@ -1,11 +1,11 @@
 """The router's passages: operations on one shard, from the client's frame to the shard's and back.
 
-Handlers say that they have merely passed an operation on (`Operation.passed_on`). Then `RouterPassages.learn` keeps
-where in the frame the deciding values are: the shard key, the session, the cluster time. What the ordinary way does for
-each such operation is done here, too; what it does only now and then is left to it.
+Handlers mark an operation that they merely passed on (`Operation.passed_on`). `RouterPassages.learn` then keeps where
+the deciding values are in the frame: the shard key, the session, the cluster time. A passage does everything that the
+ordinary path does for each such operation. It leaves the rare cases to the ordinary path.
 
-Under access control a passage belongs to one user with the same privileges (`AuthorizedUser.permit`). The rest is done
-with the frame after its admission, as on the ordinary way.
+Under access control a passage belongs to one user with the same privileges (`AuthorizedUser.permit`). All later steps
+use the frame after its admission, as on the ordinary path.
 """
 
 import math
@@ -48,25 +48,24 @@ _LEFT_ALONE: Final = frozenset({AUTOCOMMIT, COLLECTION_UUID, b"help"})
 """Fields of requests that no passage serves."""
 
 _FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError", CHANGED_OWNER}
-"""Fields in the reply to a write that the router has to look at, or to take out."""
+"""Fields in the reply to a write that the router has to evaluate or remove."""
 
 
 class RouterPassage(Passage):
     """A layout of requests that go to one shard.
 
-    Places are those in frames after admission, with an inserted document at the end.
+    All places refer to frames after admission, with an inserted document moved to the end.
 
     Attributes:
-        admission: how its frames are admitted; None without access control.
+        admission: the admission of its frames; None without access control.
         command: the name of the command, for the metrics.
-        is_read: whether it only reads.
-        passed_on: how it was passed on; of the shard only if the collection is not sharded.
-        common: where the fields of drivers are.
-        document_in_body: the place of a document in the body; None if there is none.
-        key: where the shard key is in the query; None for inserts, and if the collection is not sharded.
-        body_end: where the body ends in the frame.
-        seconds: how long the operation may take; 0 for any time.
-        target_counts: as `TargetCounts.series`.
+        passed_on: its shard is fixed only if the collection is unsharded.
+        common: the places of drivers' fields.
+        document_in_body: the place of a document in the body, if there is one.
+        key: the places of the shard key in the query; None for inserts and unsharded collections.
+        body_end: the offset at which the body ends.
+        seconds: the time limit; 0 for none.
+        target_counts: as returned by `TargetCounts.series`.
     """
 
     __slots__ = (
@@ -123,7 +122,7 @@ class RouterPassage(Passage):
         self.needs_id = pattern is not None and any(each.path[0] == b"_id" for each in pattern.fields)
 
     def shard_of(self, frame: bytes) -> str | None:
-        """The shard that a frame goes to; None if that is for the ordinary way to find out."""
+        """Return the shard that a frame goes to; None leaves the decision to the ordinary path."""
         table = self.table
         if table is None:
             return self.passed_on.shard_id
@@ -142,7 +141,7 @@ class RouterPassage(Passage):
         return table.shard_for_key(key)
 
     def request_for(self, shard_id: str, frame: bytes, clock: VectorClock) -> bytes | None:
-        """The frame for a shard; None if the client's cluster time is later than any that is known."""
+        """Build the shard's frame; None if the client's cluster time is later than the router's."""
         elements = self.passed_on.routing.versions_for(shard_id)
         end, at = self.body_end, self.common.time_at
         if not at:
@@ -175,12 +174,7 @@ class RouterPassage(Passage):
 
 
 class RouterPassages(DaemonPassages[RouterPassage]):
-    """The passages of a router.
-
-    Args:
-        context: of the router.
-        is_audited: whether there is an audit log.
-    """
+    """The passages of a router."""
 
     def __init__(self, context: RouterContext, *, is_audited: bool) -> None:
         super().__init__(
@@ -239,7 +233,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         return begun
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
-        """See `Passages`."""
+        """Finish an operation, see `Passages`."""
         assert isinstance(begun, BegunOperation)
         passage, context = begun.passage, self._context
         assert isinstance(passage, RouterPassage)
@@ -269,7 +263,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         return frame
 
     def may_learn(self, fields: frozenset[bytes]) -> bool:
-        """Whether passages can do all that is done for operations with these fields, under the present settings."""
+        """Whether passages cover everything done for operations with these fields under the current settings."""
         context = self._context
         return (
             context.parameters.uses_passages
@@ -281,7 +275,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         )
 
     def learn(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn) -> None:
-        """Keep a passage for an operation of a kind that `may_learn`, if it was merely passed on."""
+        """Keep a passage for an operation that was only passed on; `may_learn` has allowed its fields."""
         context, request = self._context, operation.origin
         frame, message = request.message.frame, request.message
         permit = operation.client.permit
@@ -323,15 +317,15 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         self._table.add(frame, permit, passage)
 
     def _is_known(self, frame: bytes, permit: bytes, passed_on: PassedOn) -> bool:
-        """Whether there is a passage that was declined only this time, for example because of a new session."""
+        """Whether a valid passage exists that was declined only this time, for example because of a new session."""
         known = self._table.find(frame, permit)
         return known is not None and known.passed_on.routing is passed_on.routing
 
     def _passage_of(self, operation: Operation, entry: RouterCommand, passed_on: PassedOn) -> RouterPassage | None:
-        """The passage of an operation; None if its frame has values in unforeseen places.
+        """Build the passage of an operation; None if its frame has values in unexpected places.
 
         Raises:
-            InvalidBSONError: a part that was passed on without a look is not well-formed.
+            InvalidBSONError: a part that was passed on unread is not well-formed.
         """
         received, admitted = operation.origin, operation.request
         layout = PassageLayout.of(received, passed_on.kind)

@@ -24,12 +24,10 @@ from shardwright.wire.transport.server import Server
 
 
 class RouterService:
-    """What `daemon.run` runs for ``shardwright-router``.
+    """The service that `daemon.run` runs for ``shardwright-router``.
 
     Attributes:
-        handle: answers a request, see `Dispatcher.handle`.
-        connection_opened: a client has connected.
-        connection_closed: a client has gone.
+        handle: `Dispatcher.handle`.
     """
 
     def __init__(self, options: RouterOptions, nursery: trio.Nursery) -> None:
@@ -55,7 +53,7 @@ class RouterService:
         return service
 
     def _start(self) -> None:
-        """Begin to keep connections, monitors, cursors and the router's entry in the catalog in order."""
+        """Start the background tasks."""
         context = self._context
         self._nursery.start_soon(context.pools.run)
         self._nursery.start_soon(context.pools_as_router.run)
@@ -73,20 +71,22 @@ class RouterService:
 
     @property
     def metrics(self) -> Metrics:
-        """What ``/metrics`` shows."""
+        """The metrics at ``/metrics``."""
         return self._context.metrics
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may continue after the signal to shut down."""
+        """Seconds for which running operations may continue after the signal to shut down."""
         return self._context.shutdown_seconds
 
     def not_ready_reason(self) -> str | None:
-        """The router can serve once it knows the shards and users can log in, until it shuts down.
+        """Explain why the router cannot serve: it needs the shards, and users must be able to log in. None if ready.
 
-        It is ready even if the config servers have no primary, or do not answer: operations are still routed by the
-        cache, users who have logged in before still can, and a load balancer that removed all routers would cause an
-        outage. There is a metric for it.
+        It is ready even without a primary of the config servers, or any answer from them. Operations still use the
+        routing
+        cache, and users who have logged in before still can. A load balancer that removed all routers would cause an
+        outage;
+        a metric reports the state instead.
         """
         context = self._context
         if context.quiesce.has_begun:
@@ -98,7 +98,7 @@ class RouterService:
         return None
 
     def serving(self, server: Server) -> None:
-        """Show the server's connections and the caches in the metrics."""
+        """Export the server's connections and the caches as metrics."""
         context = self._context
         server.answers.frame_error = self._frame_error
         server.passages = self._passages
@@ -122,7 +122,7 @@ class RouterService:
         """Apply the options that changed.
 
         Returns:
-            Parameters that cannot change at run time, or were removed, which keeps their values until a restart.
+            Parameters that keep their values until a restart, because they cannot change at run time or were removed.
         """
         if "slow_ms" in reread.changed:
             self._context.slow_operations.change(reread.values.slow_ms, None)
@@ -130,7 +130,7 @@ class RouterService:
         return self._context.parameters.change_given(before, self._given_parameters)
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Notify clients waiting on hello, before their connections are closed."""
+        """Notify clients that wait on hello before their connections are closed."""
         self._context.quiesce.begin(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Noting the session of each command, after a check of the fields about sessions and transactions."""
+"""Recording the session that each command uses, after a check of its session and transaction fields."""
 
 from time import time
 from typing import Final
@@ -21,19 +21,19 @@ from shardwright.wire.rawbson import OBJECT
 _NOT_A_USE: Final = WITHOUT_USER | {
     *("endSessions", "killAllSessions", "killAllSessionsByPattern", "killSessions", "refreshSessions"),
 }
-"""Commands that do not use the session that they are sent with, because they need no user or are about sessions."""
+"""Commands that do not use the session they are sent with: they need no user, or are about sessions."""
 
 
 SESSION_FIELDS: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION)
-"""Only requests with one of these use a session."""
+"""Only requests with one of these fields use a session."""
 
 
 def use_session(operation: Operation, _: RouterCommand) -> None:
-    """Note the use of the session that a command runs in; it belongs to the command's user.
+    """Record the use of a command's session, which belongs to the command's user.
 
     Raises:
-        CommandError: Unauthorized, the session is reserved for daemons; TooManyLogicalSessions; or the fields are
-            wrong, see `check_lsid` and `check_transaction_fields`.
+        CommandError: Unauthorized for a session reserved for daemons; TooManyLogicalSessions; or an error of
+            `check_lsid` or `check_transaction_fields`.
     """
     request, sessions = operation.request, operation.context.sessions
     fields = request.fields

@@ -1,7 +1,7 @@
-"""The log of slow operations, and the filters that choose what is logged.
+"""The log of slow operations, and the filters that choose them.
 
-A filter (``profile`` with ``filter``) is a query on what a profiler would record of an operation. Queries mean what a
-mongod makes of them, so a mongod applies them to the records of many operations at once, after these were answered.
+A filter (``profile`` with ``filter``) is a query on the record that a profiler would write. A mongod defines the
+meaning of queries, so one applies the filter to the records of many operations at once, after these were answered.
 """
 
 from collections import defaultdict
@@ -42,22 +42,22 @@ from shardwright.wire.request import Request
 logger = get_logger("router.commands")
 
 _WAITING_MAX: Final = 1000
-"""How many operations wait to be filtered; the log does not get any more."""
+"""Maximum number of operations waiting to be filtered; more are counted as lost and not logged."""
 
 _BATCH_MAX: Final = 100
 
 _COMMAND_BYTES_MAX: Final = 50_000
-"""How much of a command is recorded, as in MongoDB."""
+"""Maximum length of a recorded command, as in MongoDB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """An operation that a filter decides about.
+    """An operation for a filter to decide about.
 
     Attributes:
         query: the raw filter.
-        recorded: what it is applied to, a raw document.
-        line: the fields of the line that may be logged.
+        recorded: the raw document that the filter applies to.
+        line: the fields of the possible log line.
     """
 
     query: bytes
@@ -66,11 +66,7 @@ class _Record:
 
 
 class SlowLog:
-    """Logs the slow operations of one process.
-
-    Args:
-        context: of the router.
-    """
+    """Logger of the slow operations of one process."""
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
@@ -82,14 +78,12 @@ class SlowLog:
     def consider(
         self, operation: Operation, outcome: str, seconds: float, answer: bytes | None, *, waits: bool
     ) -> None:
-        """Log an operation that took ``SlowOperations.considered_ms`` if it is slow, or let its filter decide.
+        """Log a slow operation, or queue it for its filter. It took at least ``SlowOperations.considered_ms``.
 
         Args:
-            operation: the operation, which has ended.
             outcome: ``ok``, or the name of its error.
-            seconds: how long it took.
-            answer: the frame of the reply; None for an error, and if the reply was relayed as it came.
-            waits: whether its client may have asked it to take long.
+            answer: the frame of the reply; None for an error and for a relayed reply.
+            waits: whether the client may have requested the wait.
         """
         query = self._context.slow_operations.filter_of(operation.request.db)
         if query is None:
@@ -125,7 +119,7 @@ class SlowLog:
             _log(records[number].line)
 
     async def _matching(self, query: bytes, records: Sequence[_Record]) -> list[int]:
-        """The positions of the records that meet a query.
+        """Return the positions of the records that match a query.
 
         Raises:
             CommandError: a shard failed.
@@ -159,7 +153,7 @@ def _log(line: Mapping[str, Any]) -> None:
 
 
 def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
-    """What a profiler would record of an operation, as far as the router knows it."""
+    """Build the record that a profiler would write, from the fields available to the router."""
     request, client = operation.request, operation.client
     return bson.encode(
         {
@@ -180,7 +174,7 @@ def _recorded(operation: Operation, outcome: str, seconds: float) -> bytes:
 
 
 def _command(request: Request) -> bytes:
-    """The body of a request without its secrets, and without what exceeds the limit for it."""
+    """Return a request's body without secrets and without the fields that exceed the size limit."""
     body = shown_body(request)
     if len(body) <= _COMMAND_BYTES_MAX:
         return body

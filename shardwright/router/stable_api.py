@@ -1,6 +1,6 @@
 """The Stable API: ``apiVersion``, ``apiStrict`` and ``apiDeprecationErrors``.
 
-The router checks the command. The arguments are passed on to the shards' mongods, which check the contents of commands
+The router checks the command. It passes the arguments on to the shards' mongods, which check the contents of commands
 with ``apiStrict``.
 """
 
@@ -18,11 +18,11 @@ API_FIELDS: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 _VERSION_REQUIRED: Final = 498870
 _NO_VERSION: Final = 4886600
 _UNRELEASED: Final = "2"
-"""A version that exists in MongoDB's code, and is never accepted."""
+"""A version in MongoDB's code that is never accepted."""
 
 
 def require_api_version(operation: Operation, _: RouterCommand) -> None:
-    """Refuse a command without ``apiVersion`` under the parameter ``requireApiVersion``, but not of a router's process.
+    """Refuse a command without ``apiVersion`` under ``requireApiVersion``, unless a router process sent it.
 
     Raises:
         CommandError: 498870.
@@ -36,10 +36,11 @@ def require_api_version(operation: Operation, _: RouterCommand) -> None:
 
 
 def check_api_arguments(operation: Operation, entry: RouterCommand) -> None:
-    """Check the arguments of a command that has any of them.
+    """Check a command's Stable API arguments.
 
     Raises:
-        CommandError: TypeMismatch; 4886600, there is no version; APIVersionError, APIStrictError, APIDeprecationError.
+        CommandError: TypeMismatch; 4886600 if the version is missing; APIVersionError, APIStrictError,
+            APIDeprecationError.
     """
     arguments = Arguments.of(operation.request, "APIParametersFromClient")
     version = arguments.maybe_string(b"apiVersion")

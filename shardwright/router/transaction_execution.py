@@ -1,4 +1,4 @@
-"""Running a command in its transaction: which one that is, what follows from an error, and the recovery token."""
+"""Running a command in its transaction: finding or starting it, errors that abort it, and the recovery token."""
 
 from dataclasses import replace
 
@@ -31,12 +31,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 
 
 def in_transaction(entry: RouterCommand, handler: CommandHandler) -> CommandHandler:
-    """A handler for a command that has ``autocommit: false``.
-
-    Args:
-        entry: the command.
-        handler: its handler outside of transactions.
-    """
+    """Wrap a command's handler for requests with ``autocommit: false``."""
 
     @may_run_in_reactor
     async def handle(operation: Operation) -> Reply:
@@ -47,10 +42,11 @@ def in_transaction(entry: RouterCommand, handler: CommandHandler) -> CommandHand
 
 @may_run_in_reactor
 async def _run(operation: Operation, entry: RouterCommand, handler: CommandHandler) -> Reply:
-    """Run a command once no other command of its session is running.
+    """Run a command after any other command of its session has ended.
 
     Raises:
-        CommandError: it may not be run in a transaction, or in this one; or it failed, and the transaction was aborted.
+        CommandError: the command is not allowed in this or any transaction; or it failed, and the transaction was
+            aborted.
     """
     check_allowed(entry.name, operation.request)
     if operation.request.get(b"apiStrict"):
@@ -110,9 +106,9 @@ async def _run_statement(operation: Operation, transaction: RouterTransaction, h
 
 
 async def _abort(operation: Operation, transaction: RouterTransaction, cause: str) -> None:
-    """Abort a transaction because of an error, or because it was killed during a statement.
+    """Abort a transaction after an error, or after it was killed during a statement.
 
-    A shard may have got that statement only after the transaction had been aborted on all shards.
+    A killed transaction is aborted again: a shard may have received the statement only after the first abort.
     """
     _end_cursors(operation, transaction)
     if transaction.may_be_aborted:
@@ -133,7 +129,7 @@ def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
-    """The transaction that is to be committed or aborted; None if it is not known here.
+    """Return the transaction to commit or abort; None if this router does not have it.
 
     Raises:
         CommandError: TransactionTooOld, the session has had a newer one.
@@ -147,11 +143,11 @@ def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTra
 
 
 def _continued(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
-    """The transaction that a statement continues; None if it begins one.
+    """Return the transaction that a statement continues; None if it starts one.
 
     Raises:
         CommandError: NoSuchTransaction, TransactionCommitted, TransactionTooOld; ConflictingOperationInProgress, it
-            would begin one a second time.
+            would start one a second time.
     """
     known = _to_be_ended(session, fields)
     if known is None:
@@ -168,7 +164,7 @@ def _continued(session: RouterSession, fields: TransactionFields) -> RouterTrans
 
 
 def _check_api_parameters(operation: Operation, transaction: RouterTransaction | None) -> None:
-    """Require of each command of an open transaction the parameters of the Stable API that the first one had.
+    """Require each command of an open transaction to repeat the first command's Stable API parameters.
 
     Raises:
         CommandError: APIMismatchError; the transaction stays open.
@@ -182,7 +178,7 @@ def _check_api_parameters(operation: Operation, transaction: RouterTransaction |
 
 @may_run_in_reactor
 async def _begun(operation: Operation, session: RouterSession, fields: TransactionFields) -> RouterTransaction:
-    """A new transaction of a session, whose previous one is aborted if it is open."""
+    """Start a new transaction in a session and abort its open predecessor."""
     previous = session.transaction
     session.transaction = RouterTransaction(
         fields.lsid, fields.number, fields.read_concern, raw_elements(operation.request, API_PARAMETERS)
