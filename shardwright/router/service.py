@@ -83,10 +83,8 @@ class RouterService:
         """Explain why the router cannot serve: it needs the shards, and users must be able to log in. None if ready.
 
         It is ready even without a primary of the config servers, or any answer from them. Operations still use the
-        routing
-        cache, and users who have logged in before still can. A load balancer that removed all routers would cause an
-        outage;
-        a metric reports the state instead.
+        routing cache, and users who have logged in before still can. A load balancer that removed all routers would
+        cause an outage; a metric reports the state instead.
         """
         context = self._context
         if context.quiesce.has_begun:

@@ -1,5 +1,4 @@
-"""Requests on their way to shards, and the replies read.
+"""Sending requests to shards, and reading the replies.
 
-Owns which member gets a request, and when it is sent again.
-May import `replies` and `routing`.
+Owns the choice of the member that gets a request, and its repetition. May import `replies` and `routing`.
 """

@@ -1,8 +1,8 @@
-"""Having the majority of a shard reach a cluster time, by a no-op in its oplog.
+"""Advancing a shard's majority past a cluster time with a no-op in its oplog.
 
-A change stream may return an event once all shards have promised to have nothing earlier, and a shard without writes
-promises nothing new: on its own it writes a no-op every ten seconds. So the router requests a no-op when an event
-waits for it, and none without a stream. All streams of the router share them.
+A change stream may return an event once all shards guarantee that they have nothing earlier. A shard without writes
+advances its guarantee only every ten seconds, when it writes a no-op by itself. So the router requests a no-op when an
+event waits for one, and never otherwise. All streams of the router share these no-ops.
 """
 
 from collections import defaultdict
@@ -24,15 +24,11 @@ from shardwright.wire.message import op_msg
 logger = get_logger("router.oplogs")
 
 _SECONDS_MAX: Final = 1.0
-"""How long to wait for a shard. Without a primary it writes none, and the stream that needs one asks again."""
+"""Time limit for a shard. Without a primary it cannot write a no-op, and the stream requests it again."""
 
 
 class OplogAdvancer:
-    """Advances the oplogs of shards.
-
-    Args:
-        sender: sends requests to shards.
-    """
+    """Writer of no-ops that advance the oplogs of shards."""
 
     def __init__(self, sender: ShardSender) -> None:
         self._sender = sender
@@ -40,17 +36,17 @@ class OplogAdvancer:
         self._writing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     async def pass_time(self, shard_id: str, time: Timestamp) -> bool:
-        """Have the majority of a shard pass a cluster time, so that whatever it commits later has a later one.
+        """Advance the majority of a shard past a cluster time, so that its later commits have later times.
 
         Returns:
-            Whether it has; False if the shard did not answer soon, or refused.
+            Whether the shard has passed the time; False if it refused or did not answer soon.
         """
         wanted = pack_timestamp(time)
         if self._reached[shard_id] > wanted:
             return True
         with trio.move_on_after(_SECONDS_MAX):
             async with self._writing[shard_id]:
-                if self._reached[shard_id] <= wanted:  # unless the previous holder of the lock has passed it
+                if self._reached[shard_id] <= wanted:  # the previous holder of the lock may have passed it
                     try:
                         self._reached[shard_id] = await self._write(shard_id, time)
                     except CommandError as error:
@@ -58,7 +54,7 @@ class OplogAdvancer:
         return self._reached[shard_id] > wanted
 
     async def _write(self, shard_id: str, time: Timestamp) -> int:
-        """Write a no-op if none of the shard's writes is later than the time; returns what it has reached.
+        """Write a no-op unless one of the shard's writes is later than the time; returns the time reached.
 
         Raises:
             CommandError: the shard did not answer, or refused.
@@ -69,7 +65,7 @@ class OplogAdvancer:
             "maxClusterTime": later,
             "data": {"msg": "a change stream waits for this time"},
             "writeConcern": {"w": "majority", "wtimeout": int(_SECONDS_MAX * 1000)},
-            # The no-op gets the next time after those that the shard knows.
+            # The no-op gets the first time after those that the shard has seen.
             "$clusterTime": signed_cluster_time(time),
             "$db": "admin",
         }

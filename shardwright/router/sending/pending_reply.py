@@ -1,4 +1,4 @@
-"""A request that was sent to a member of a shard, and whose reply is read later."""
+"""The pending reply to a request that was sent to a member of a shard."""
 
 from time import perf_counter
 
@@ -15,10 +15,10 @@ from shardwright.wire.transport.reservations import Receiver
 
 
 class DigestRelay(Relay):
-    """A relay that leaves a digest: a short reply with what the router has to know of the relayed one.
+    """A relay that leaves a digest: a short reply with the fields of the relayed one that the router needs.
 
     Attributes:
-        digest: the frame of that reply; empty while nothing has been relayed.
+        digest: the frame of the digest; empty while nothing has been relayed.
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -27,7 +27,7 @@ class DigestRelay(Relay):
 
 
 class PendingReply:
-    """The reply to come. `receive`, `receive_unless_lost` or `give_up` has to be called."""
+    """A pending reply. The caller must call `receive`, `receive_unless_lost` or `give_up`."""
 
     __slots__ = ("_address", "_asked", "_clock", "_counts", "_request_bytes", "_shard", "_started")
 
@@ -44,7 +44,7 @@ class PendingReply:
 
     @may_run_in_reactor
     async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
-        """The reply, or its digest if it was long and ``relay`` has relayed it.
+        """Receive the reply, or its digest if ``relay`` has relayed a long one.
 
         Raises:
             CommandError: HostUnreachable.
@@ -65,7 +65,7 @@ class PendingReply:
 
     @may_run_in_reactor
     async def receive_unless_lost(self) -> ShardReply | None:
-        """The reply; None if the member is gone or is no longer primary, so that the request may be sent again."""
+        """Receive the reply; None if the request may be repeated because the member is gone or not primary."""
         try:
             reply = await self.receive()
         except CommandError as error:
@@ -78,7 +78,7 @@ class PendingReply:
         return reply
 
     async def wait_begun(self) -> None:
-        """Wait until the reply begins to arrive; can be cancelled and called again."""
+        """Wait until the reply begins to arrive; may be cancelled and repeated."""
         await self._asked.wait_begun()
 
     def give_up(self) -> None:
@@ -87,5 +87,5 @@ class PendingReply:
 
 
 def unreachable(shard_id: str, error: BackendError) -> CommandError:
-    """The error for a shard that could not be reached."""
+    """Build the error for a shard that could not be reached."""
     return CommandError(ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}")

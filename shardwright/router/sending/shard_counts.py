@@ -1,7 +1,7 @@
-"""Counts of requests to each shard, for the metrics: durations, errors and bytes.
+"""Durations, errors and bytes of requests to each shard, for the metrics.
 
-Operations that passages have served are counted by `OperationMetrics.observe_on`, without a second observation;
-all other requests are counted here.
+`OperationMetrics.observe_on` counts the operations that passages served, which saves a second observation. All other
+requests are counted here.
 """
 
 from collections.abc import Iterable
@@ -36,9 +36,8 @@ class ShardCounts:
         """Count a request that a shard has answered.
 
         Args:
-            reply: its answer.
             request_bytes: the length of the request.
-            started: when it was sent, on the clock of `time.perf_counter`.
+            started: the time of sending, on the clock of `time.perf_counter`.
         """
         statistics = self._statistics.get(reply.shard_id)
         if statistics is None:
@@ -55,10 +54,10 @@ class ShardCounts:
         errors[kind] += 1
 
     def statistics(self, operations: OperationMetrics, shards: Iterable[str]) -> dict[str, TargetStatistics]:
-        """Durations and bytes of all requests, for known shards from 0 on.
+        """Return durations and bytes of all requests, starting at 0 for known shards.
 
         Args:
-            operations: counts the operations that passages have served.
+            operations: the counts of operations that passages have served.
             shards: the known shards.
         """
         every = {shard: TargetStatistics() for shard in shards}
@@ -68,7 +67,7 @@ class ShardCounts:
         return every
 
     def errors(self, shards: Iterable[str]) -> dict[tuple[str, ...], float]:
-        """Errors by shard and kind, for known shards from 0 on."""
+        """Return errors by shard and kind, starting at 0 for known shards."""
         every = dict.fromkeys(shards, dict.fromkeys(KINDS, 0)) | self._errors
         return {(shard, kind): number for shard, errors in every.items() for kind, number in errors.items()}
 
@@ -80,12 +79,12 @@ def _kind_of(error: CommandError) -> str:
 
 
 def durations(statistics: dict[str, TargetStatistics]) -> dict[tuple[str, ...], Histogram]:
-    """The histograms by shard, as `Metrics.histograms` wants them."""
+    """Return the histograms by shard for `Metrics.histograms`."""
     return {(shard,): each for shard, each in statistics.items()}
 
 
 def transferred(statistics: dict[str, TargetStatistics]) -> dict[tuple[str, ...], float]:
-    """The bytes by shard and direction, as `Metrics.observed_counters` wants them."""
+    """Return the bytes by shard and direction for `Metrics.observed_counters`."""
     return {
         (shard, direction): number
         for shard, each in statistics.items()

@@ -1,4 +1,4 @@
-"""Sending requests to shards: to the member that a read preference selects, or to one that has a cursor."""
+"""Sending requests to shards: to the member that a read preference selects, or to a member with a cursor."""
 
 from collections.abc import Mapping
 from time import perf_counter
@@ -23,24 +23,22 @@ from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 _ATTEMPTS_MAX: Final = 3
-"""How often a repeatable request is sent to a shard in all (MongoDB's ``kMaxNumRetries``)."""
+"""Total attempts of a repeatable request on one shard (MongoDB's ``kMaxNumRetries``)."""
 
 _WRITE_CONCERN_ERROR: Final = b"writeConcernError"
 
 
 class ShardSender:
-    """Sends requests to shards and advances the clock to the times in their replies.
+    """Sender of requests to shards; it advances the clock to the times in their replies.
 
     Args:
         shards: the shards and their members.
-        pools: connections to them.
-        clock: see below.
-        signer: see below.
-        pools_as_router: connections to genuine shards on which they take this router for a mongos.
-        counts: counts the requests.
+        pools: connections to members.
+        pools_as_router: connections to genuine shards that identify this router as a mongos.
+        counts: the counts to add requests to.
 
     Attributes:
-        clock: the newest times seen in the cluster; requests without a ``$clusterTime`` get it.
+        clock: the newest times seen in the cluster, added to requests without a ``$clusterTime``.
         signer: signs the times in replies that are relayed to clients.
     """
 
@@ -62,11 +60,11 @@ class ShardSender:
         self.signer = signer
 
     def expecting(self, address: str, asked: Asked) -> "ShardSender":
-        """A sender for an operation whose first request was sent already: `send` takes that reply first.
+        """Create a sender for an operation whose first request was already sent; `send` takes its reply first.
 
         Args:
             address: the member that has the request.
-            asked: the reply to come.
+            asked: the pending reply.
         """
         sender = ShardSender(*self.parts)
         sender._expected = address, asked
@@ -74,7 +72,7 @@ class ShardSender:
 
     @property
     def parts(self) -> tuple[ShardRegistry, ConnectionPools, VectorClock, TimeSigner, ConnectionPools, ShardCounts]:
-        """What it was made of, for another sender to the same shards."""
+        """The arguments for another sender to the same shards."""
         return self._shards, self._pools, self.clock, self.signer, self._pools_as_router, self._counts
 
     @may_run_in_reactor
@@ -90,22 +88,19 @@ class ShardSender:
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
-        A request that cannot have been executed, or that `may_repeat`, is sent again after an error that means that
-        a host is gone or is no longer primary, up to three times in all. One that `may_repeat` is also sent again if
-        such an error has ended the wait for its write concern, since a mongos does so, and drivers only once.
+        A request that cannot have been executed, or that `may_repeat`, is repeated if the host is gone or not primary
+        any more, up to three times in all. One that `may_repeat` is also sent again if such an error ended the wait for
+        its write concern. mongos does this, and drivers repeat only once.
 
         Args:
-            shard_id: the shard.
-            frame: the request.
-            preference: which member may answer.
-            may_repeat: executing the request twice does what executing it once does (reads, retryable writes).
-            as_router: a genuine shard has to take this router for a mongos; the request then has a read and a write
+            preference: selects the member.
+            may_repeat: executing the request twice has the effect of executing it once (reads, retryable writes).
+            as_router: a genuine shard has to treat this router as a mongos; the request then has a read and a write
                 concern.
-            sources: the hosts whose cursors the member reads for it; it fails if one of them becomes silent.
+            sources: the hosts whose cursors the member reads for the request; it fails if one of them becomes silent.
 
         Raises:
-            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be
-                reached.
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference; HostUnreachable, the shard could not be reached.
         """
         shard = self._shards.get_known(shard_id) or await self._shards.get(shard_id)
         client = shard.client
@@ -154,14 +149,14 @@ class ShardSender:
     async def send_to_all(
         self, frames: Mapping[str, bytes], replies: dict[str, ShardReply], *, preference: ReadPreference = PRIMARY
     ) -> None:
-        """Send requests that may be repeated to several shards, each to a member, and read all replies.
+        """Send repeatable requests to several shards, each to one member, and read all replies.
 
-        All are sent before the first reply is read, so no request needs a task of its own unless it has to be repeated.
+        All are sent before the first reply is read, so a request needs a task of its own only if it has to be repeated.
 
         Args:
             frames: the request for each shard.
-            replies: where to put the replies as they come; a failed one for a shard that could not be reached.
-            preference: which member may answer.
+            replies: receives the replies; a failed one for a shard that could not be reached.
+            preference: selects the members.
         """
         asked: dict[str, PendingReply] = {}
         try:
@@ -191,7 +186,7 @@ class ShardSender:
         preference: ReadPreference,
         may_repeat: bool = True,
     ) -> None:
-        """Send a request, and put the reply, or a failed one, where others are; see `send`."""
+        """Send a request, and store the reply or a failed one in ``replies``; see `send`."""
         try:
             replies[shard_id] = await self.send(shard_id, frame, preference=preference, may_repeat=may_repeat)
         except CommandError as error:
@@ -199,7 +194,7 @@ class ShardSender:
 
     @may_run_in_reactor
     async def _ask_known(self, shard_id: str, frame: bytes, preference: ReadPreference) -> PendingReply | None:
-        """Send a request to a member that is known to be suitable; None if there is none, or it could not be sent."""
+        """Send a request to a known suitable member; None if there is none, or it could not be sent."""
         shard = self._shards.get_known(shard_id)
         address = None if shard is None else shard.client.monitor.select(preference)
         if shard is None or address is None:
@@ -228,12 +223,9 @@ class ShardSender:
         return reply.document
 
     async def ask(self, shard_id: str, address: str, frame: bytes, sources: tuple[str, ...] = ()) -> PendingReply:
-        """Send a request about a cursor to the member of a shard that has it, and have the reply read later.
+        """Send a cursor's request to the member that has the cursor; the reply is read later.
 
         Args:
-            shard_id: the shard.
-            address: the member.
-            frame: the request.
             sources: as in `send`.
 
         Raises:
@@ -256,7 +248,7 @@ class ShardSender:
         return shard is not None and shard.client.has_spare_connections(address)
 
     async def exchange(self, address: str, frame: bytes) -> bytes:
-        """Send a request to a given server, even if it is no longer a known member; returns the raw reply.
+        """Send a request to a server, even if it is not a known member any more; returns the raw reply.
 
         Raises:
             BackendError: it did not answer.
@@ -265,7 +257,7 @@ class ShardSender:
 
 
 def _interruption_of_wait(reply: ShardReply) -> CommandError | None:
-    """What has ended the wait for a write concern that the next primary may reach; None for any other error."""
+    """Return the error that ended the wait for a write concern, if the next primary may satisfy it."""
     error = reply.get(_WRITE_CONCERN_ERROR)
     if not isinstance(error, dict) or not has_category(error.get("code", 0), Category.RETRYABLE):
         return None
