@@ -1,6 +1,6 @@
-"""The refresh: what was noted of sessions is written, and what runs in sessions that have ended is ended too.
+"""The session refresh: write the recorded uses, and kill the cursors and transactions of ended sessions.
 
-Every process of a router does it every five minutes, and when ``refreshLogicalSessionCacheNow`` asks for it.
+Every router process runs it every five minutes, and on ``refreshLogicalSessionCacheNow``.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -54,9 +54,9 @@ async def refresh_repeatedly(context: RouterContext) -> None:
 
 
 async def refresh_sessions(context: RouterContext) -> None:
-    """Write what was noted since the last refresh, and end what runs in sessions that have ended or expired.
+    """Write the uses recorded since the last refresh, and kill the work of sessions that have ended or expired.
 
-    One after the other: a session that one of them is about to write must not look to another as if it had ended.
+    Refreshes run one at a time. Otherwise a session that one is about to write could look ended to another.
 
     Raises:
         CommandError: the sessions could not be written; they are kept for the next refresh.
@@ -68,7 +68,7 @@ async def refresh_sessions(context: RouterContext) -> None:
 async def _refresh(context: RouterContext) -> None:
     started = monotonic()
     await _request_collection(context)
-    at_work = sessions_at_work(context)  # those that begin to work from now on may not have been written yet
+    at_work = sessions_at_work(context)  # later ones may not have been written yet
     changes = context.sessions.take()
     running = _sessions_of_operations(context) - changes.ended
     changes.used.update(dict.fromkeys(running, time()))
@@ -89,19 +89,19 @@ async def _refresh(context: RouterContext) -> None:
 
 
 def _sessions_of_operations(context: RouterContext) -> set[SessionId]:
-    """The sessions of the operations that are running: one operation may take longer than a session lives."""
+    """Return the sessions of running operations, because an operation may outlast the lifetime of its session."""
     found = set()
     for client in context.clients.connections:
         operation = running_operation(client)
         if operation is not None:
-            with suppress(CommandError, InvalidBSONError):  # an operation that has just begun is not checked yet
+            with suppress(CommandError, InvalidBSONError):  # a new operation is not checked yet
                 lsid = operation.request.raw_object(b"lsid")
                 found |= set() if lsid is None else {SessionId.read(lsid)}
     return found
 
 
 async def _request_collection(context: RouterContext) -> None:
-    """Have the config servers set up the collection unless it is sharded. Until it is, they have it themselves.
+    """Request the sessions collection from the config servers, which hold it themselves until they can shard it.
 
     Raises:
         CommandError: the config servers could not be reached.
@@ -112,12 +112,12 @@ async def _request_collection(context: RouterContext) -> None:
     try:
         await context.catalog.command({"refreshLogicalSessionCacheNow": 1})
     except CommandError as error:
-        # There are no shards yet, or a genuine config server accepts this command in tests only.
+        # There are no shards yet, or a genuine config server, which accepts the command in tests only.
         logger.info("The sessions collection is not sharded", error=str(error))
 
 
 async def _write(context: RouterContext, changes: SessionChanges) -> None:
-    """Write the last uses, then delete what was ended.
+    """Write the last uses, then delete the ended sessions.
 
     Raises:
         CommandError: a session could not be written.
@@ -136,7 +136,7 @@ async def _write(context: RouterContext, changes: SessionChanges) -> None:
 
 
 def _user_of(changes: SessionChanges, session: SessionId) -> dict[str, Any]:
-    """The part of an update that says whose a new session is."""
+    """Build the part of an update that sets the user of a new session."""
     user = changes.users.get(session)
     return {} if user is None else {"$setOnInsert": {"user": {"name": user}}}
 
@@ -151,7 +151,7 @@ async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dic
 
 
 async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[bytes]:
-    """The sessions that are not in the collection, because another server has ended them or they have expired.
+    """Return the sessions that are not in the collection, because they expired or another server ended them.
 
     Raises:
         CommandError: it could not be read.
@@ -165,10 +165,10 @@ async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[b
 
 
 async def _keep_on_shards(context: RouterContext, sessions: Collection[bytes]) -> None:
-    """Have the shards keep the sessions in which something is read through this router.
+    """Refresh the sessions that read through this router on the shards.
 
-    A mongod kills the cursors of sessions that were not used on it for too long; but a cursor over several shards may
-    read from one shard for hours before it turns to the next. A shard that does not answer gets them again at the next
+    A mongod kills the cursors of sessions that were not used on it for too long. But a cursor over several shards may
+    read from one shard for hours before it reaches the next. A shard that does not answer gets them at the next
     refresh.
     """
     shards = await context.shards.all_ids() if sessions else ()

@@ -1,7 +1,7 @@
-"""What runs in sessions on this process, cursors and transactions, and ending it.
+"""Cursors and transactions of sessions in this process, and how to end them.
 
-MongoDB ends only the cursors of a session that its client has ended. Its transaction then keeps its locks on the shards
-until ``transactionLifetimeLimitSeconds`` are over; here it is aborted at once.
+For a session that its client has ended, MongoDB ends only the cursors. The transaction then keeps its locks on the
+shards for ``transactionLifetimeLimitSeconds``. This router aborts it at once.
 """
 
 from collections.abc import Container
@@ -14,17 +14,17 @@ from shardwright.wire.error_codes import ErrorCode, code_name
 
 
 def sessions_at_work(context: RouterContext) -> set[bytes]:
-    """The sessions that have cursors or an open transaction (`SessionId.key`)."""
+    """Return the sessions that have cursors or an open transaction (`SessionId.key`)."""
     return context.cursors.sessions() | context.transactions.sessions_with_open_ones()
 
 
 async def end_work(context: RouterContext, sessions: Container[bytes] | None) -> int:
-    """Kill the cursors of some sessions (`SessionId.key`), or of all, and abort their open transactions.
+    """Kill the cursors of the given sessions (`SessionId.key`), or of all, and abort their open transactions.
 
-    A transaction that is being committed is left alone. A shard that cannot be reached aborts its part later by itself.
+    A transaction whose commit has begun is not aborted. A shard that cannot be reached aborts its part later by itself.
 
     Returns:
-        How many cursors there were.
+        The number of cursors killed.
     """
     cursors = context.cursors
     killed = cursors.kill_all() if sessions is None else cursors.kill_sessions(sessions)
