@@ -1,7 +1,7 @@
 """Committing and aborting a transaction on its participants, and recovering an outcome from the recovery shard.
 
-If a commit fails in a way that leaves the outcome unknown, the next commit sends the same again. If a shard answers
-that the transaction was aborted, the participants that are still open are aborted too.
+If a commit fails and its outcome is unknown, the next commit sends the same requests again. If a shard answers that the
+transaction was aborted, the participants that are still open are aborted too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,8 +49,7 @@ def abort_frame(elements: bytes) -> bytes:
 
 
 def coordinate_frame(participants: Sequence[str], elements: bytes) -> bytes:
-    """Build ``coordinateCommitTransaction``, which starts a two-phase commit, or without participants recovers its
-    outcome.
+    """Build ``coordinateCommitTransaction``: start a two-phase commit, or recover its outcome without participants.
 
     Args:
         participants: the shards.
@@ -65,7 +64,7 @@ def _frame(command: bytes, elements: bytes) -> bytes:
 
 
 _SECONDS_MAX: Final = 10.0
-"""The time limit of an implicit abort. A shard that does not receive it aborts by itself later."""
+"""Time limit of an implicit abort. A shard that does not receive the abort aborts by itself later."""
 
 
 @may_run_in_reactor
@@ -76,7 +75,6 @@ async def abort_on(
 
     Args:
         sender: the sender outside of transactions.
-        transaction: the transaction.
         shards: the participants.
         elements: the write concern and others.
     """
@@ -88,16 +86,16 @@ async def abort_on(
 
 
 async def abort_implicitly(sender: ShardSender, transaction: RouterTransaction) -> None:
-    """Abort a transaction after an error, unless the router no longer decides its outcome; ignores failures."""
+    """Abort a transaction after an error, unless the router does not decide its outcome any more; ignores failures."""
     if transaction.may_be_aborted:
         await abort_uncommitted(sender, transaction)
 
 
 async def abort_uncommitted(sender: ShardSender, transaction: RouterTransaction) -> None:
-    """Abort on all participants a transaction whose commit was not requested, or has no waiter; ignores failures.
+    """Abort a transaction whose commit was not requested, or has no waiter, on all participants; ignores failures.
 
-    It may be committed nevertheless: a prepared participant refuses to abort, so no part of a commit is undone. The
-    abort continues after the client's time limit, because the transaction's locks would remain.
+    It may still be committed: a prepared participant refuses to abort, so no part of a commit is undone. The abort
+    continues after the client's time limit, because the transaction's locks would remain.
     """
     transaction.phase = Phase.ABORTED
     with trio.move_on_after(_SECONDS_MAX, shield=True):
@@ -110,7 +108,6 @@ async def abort_explicitly(sender: ShardSender, transaction: RouterTransaction, 
 
     Args:
         sender: the sender outside of transactions.
-        transaction: the transaction.
         elements: the write concern and others.
 
     Raises:
@@ -137,11 +134,10 @@ _LEAVES_OPEN: Final = SAYS_NOTHING | {
     ErrorCode.Unauthorized,
     ErrorCode.UnknownError,
 }
-"""Errors after which the outcome of the commit is unknown, even if the shard was not found: an earlier attempt may have
-reached it.
+"""Errors after which the outcome of the commit is unknown.
 
-Any other error means that the transaction was aborted: the shard's own part, or by the vote of a participant, whose
-error it is.
+They include an unknown shard, because an earlier attempt may have reached it. Any other error means that the
+transaction was aborted, by the shard itself or by the vote of the participant that reported the error.
 """
 
 _ABORTED: Final = codes_of(Category.SNAPSHOT) | {
@@ -149,9 +145,7 @@ _ABORTED: Final = codes_of(Category.SNAPSHOT) | {
     ErrorCode.TransactionCommitted,
     ErrorCode.WriteConflict,
 }
-"""Errors about the transaction itself. Others may be refusals of a second attempt by a shard that has executed the
-first.
-"""
+"""Errors about the transaction itself. Others may refuse a second attempt after the first was executed."""
 
 
 @may_run_in_reactor
@@ -160,7 +154,6 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
 
     Args:
         sender: the sender outside of transactions.
-        transaction: the transaction.
         elements: the write concern, the time limit and others.
 
     Raises:
@@ -183,7 +176,7 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
 
 @may_run_in_reactor
 async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, elements: bytes) -> ShardReply:
-    """Recover the outcome of a transaction of another router, aborting it if it is open.
+    """Recover the outcome of another router's transaction; aborts it if it is open.
 
     Args:
         sender: the sender outside of transactions.
@@ -201,7 +194,7 @@ async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, ele
 
 
 def is_unknown(error: CommandError) -> bool:
-    """Whether a commit that failed with this error may have taken place, or may still."""
+    """Whether a commit that failed with this error may have taken effect, or may still do so."""
     return error.code in _LEAVES_OPEN or "writeConcernError" in error.extra
 
 
@@ -273,7 +266,7 @@ async def _commit_on(
 
 
 def _aborted_by(error: CommandError) -> CommandError:
-    """The error of a transaction that was aborted because a reader could not commit; nothing was written."""
+    """Build the error for a transaction aborted because a reader could not commit; nothing was written."""
     return CommandError(
         ErrorCode.NoSuchTransaction,
         f"Transaction was aborted :: caused by :: {error.message}",

@@ -1,8 +1,8 @@
-"""Transactions of the router itself, and the internal sessions for them and for single writes.
+"""Internal transactions of the router, and the internal sessions for them and for single writes.
 
-A statement of a client's transaction does not need an internal transaction: the router runs its parts in the client's,
-and the client repeats the whole. Others run by `daemon.internal_transaction`: the statements are a function of a
-`RouterTransaction`, which is called once for each attempt.
+A statement of a client's transaction does not need an internal transaction: its parts run in the client's transaction,
+and the client repeats the whole. Others run by `daemon.internal_transaction`, which calls a function of a
+`RouterTransaction` once for each attempt.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -90,8 +90,8 @@ async def run_internal_transaction(
 
     Args:
         sender: the sender outside of transactions.
-        lsid: the raw id of a session that is not used by others at the same time.
-        statements: runs the statements in the given transaction.
+        lsid: the raw id of a session without other concurrent users.
+        statements: runs the statements in a transaction.
         number: the ``txnNumber`` of the only attempt; by default each attempt has its own.
         commit_elements: the raw elements of the commit: its write concern.
 

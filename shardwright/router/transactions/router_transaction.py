@@ -1,13 +1,13 @@
-"""A router's state of one transaction: its participants, the fields of each request, and how it commits. No I/O.
+"""State of one transaction on a router: its participants, the fields of each request, and its commit. No I/O.
 
 Rules:
 
 * A shard joins with the first request that is sent to it, which starts the transaction there. The first shard is the
-  coordinator, the first that has written the recovery shard.
+  coordinator, and the first that has written is the recovery shard.
 * All participants read at one time, chosen once if the read concern's level is snapshot.
 * Only the first statement can restart after a stale version, and only if no shard has executed anything of it.
-* `CommitPlan` chooses how to commit by the number of participants and of writers. Once a commit has begun, a later one
-  sends the same again; if the readers of a single writer have committed, only the writer commits.
+* `CommitPlan` depends on the number of participants and of writers. Once a commit has begun, a later one sends the same
+  again. If the readers of a single writer have committed, only the writer commits.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ OF_TRANSACTIONS: Final = frozenset(
         CLUSTER_TIME,
     }
 )
-"""The fields of a request in a transaction that differ for each shard, or are not sent to shards.
+"""The fields of a request in a transaction that differ for each shard or are not sent to shards.
 
 The router gossips its current time in place of the client's, because the snapshot may have a later time.
 """
@@ -65,10 +65,10 @@ class TransactionFields(NamedTuple):
     """The transaction fields of a request, which have been checked.
 
     Attributes:
-        lsid: the raw session id.
+        lsid: the raw id of the session.
         session: identifies the session (`SessionId.key`), since several users may use the same UUID.
         number: ``txnNumber``.
-        starts: whether the request is the first of its transaction.
+        starts: the request is the first of its transaction.
         read_concern: raw; empty if none is given.
     """
 
@@ -80,7 +80,7 @@ class TransactionFields(NamedTuple):
 
     @classmethod
     def of(cls, request: Request) -> "TransactionFields":
-        """Read them from a request that has ``lsid`` and ``txnNumber``.
+        """Read the fields of a request that has ``lsid`` and ``txnNumber``.
 
         Raises:
             CommandError: TypeMismatch, ``readConcern`` is not a document.
@@ -100,12 +100,7 @@ class TransactionFields(NamedTuple):
 
 
 def session_elements(lsid: bytes, number: int) -> bytes:
-    """Build the elements that every request in a transaction has.
-
-    Args:
-        lsid: the raw session id.
-        number: the ``txnNumber``.
-    """
+    """Build the elements that every request in a transaction has."""
     return (
         element(_LSID, OBJECT, lsid)
         + element(TXN_NUMBER, INT64, number.to_bytes(8, "little", signed=True))
@@ -119,7 +114,7 @@ def read_concern_element(read_concern: bytes) -> bytes:
 
 
 class CommitPath(Enum):
-    """A way to commit, with MongoDB's name for it (``commitType``)."""
+    """A path of the commit, with MongoDB's name for it (``commitType``)."""
 
     NO_SHARDS = "noShards"
     """No shard has joined, so nothing is sent."""
@@ -128,10 +123,10 @@ class CommitPath(Enum):
     """The only participant commits."""
 
     READ_ONLY = "readOnly"
-    """Each participant commits; none has written."""
+    """Each participant commits; all have only read."""
 
     ONE_WRITER = "singleWriteShard"
-    """The readers commit, then the only participant that has written: a failure before that aborts all."""
+    """The readers commit, then the only writer; a failure before that aborts all."""
 
     TWO_PHASES = "twoPhaseCommit"
     """The coordinator runs a two-phase commit."""
@@ -139,7 +134,7 @@ class CommitPath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """How one transaction is committed.
+    """The commit of one transaction.
 
     Attributes:
         shards: all participants, the coordinator first.
@@ -172,7 +167,7 @@ class CommitPlan:
 
 
 class TransactionTimes:
-    """The times of one transaction for ``$currentOp``; they cost each command two clock readings.
+    """Times of one transaction for ``$currentOp``; they cost each command two clock readings.
 
     Attributes:
         started: the wall clock time at which it began, in seconds since 1970.
@@ -189,27 +184,27 @@ class TransactionTimes:
         self._active_since: float | None = None
 
     def begin_command(self) -> None:
-        """A command of it begins."""
+        """Note that a command begins."""
         self._active_since = monotonic()
 
     def end_command(self) -> None:
-        """The command has ended."""
+        """Note that the command has ended."""
         if self._active_since is not None:
             self._active_seconds += monotonic() - self._active_since
             self._active_since = None
 
     def begin_commit(self) -> None:
-        """A commit begins."""
+        """Note that a commit begins."""
         self.commit_started = time()
 
     @property
     def open_seconds(self) -> float:
-        """The time since it began."""
+        """Seconds since it began."""
         return monotonic() - self._began
 
     @property
     def active_seconds(self) -> float:
-        """The total time in which one of its commands was running."""
+        """Total seconds in which one of its commands was running."""
         since = self._active_since
         return self._active_seconds + (0.0 if since is None else monotonic() - since)
 
@@ -226,7 +221,7 @@ class Phase(Enum):
     """Statements may follow."""
 
     COMMITTING = auto()
-    """A commit was sent, and its outcome is unknown so far, or for good."""
+    """A commit was sent; its outcome is unknown, perhaps for good."""
 
     COMMITTED = auto()
 
@@ -238,7 +233,7 @@ class Participant:
     """A shard in a transaction.
 
     Attributes:
-        is_read_only: whether nothing has been changed there so far; None until the shard has answered.
+        is_read_only: whether all its statements have only read; None until the shard has answered.
     """
 
     is_read_only: bool | None = None
@@ -254,11 +249,11 @@ class RouterTransaction:
         elements: further raw elements of the commands that end it (the Stable API's parameters).
 
     Attributes:
-        participants: by shard, in the order in which they joined.
+        participants: by shard, in joining order.
         recovery_shard: the first participant that has written; None before.
         statement: the number of statements that have begun.
         requests: the number of requests for participants.
-        own_elements: the session fields of a request to any participant.
+        own_elements: the session fields of every request.
         commit_plan: the plan, once a commit has begun.
     """
 
@@ -308,16 +303,16 @@ class RouterTransaction:
     # Statements
 
     def begin_statement(self) -> None:
-        """A statement begins."""
+        """Count a statement that begins."""
         self.statement += 1
 
     def choose_time(self, newest: int) -> Timestamp | None:
         """Choose the time at which all participants read; None unless the level of the read concern is snapshot.
 
-        It is chosen once: the client's, or the newest time, but not before its ``afterClusterTime``.
+        The time is chosen once: the client's, or the newest time, but not before its ``afterClusterTime``.
 
         Args:
-            newest: the newest cluster time that the router knows, packed.
+            newest: the router's newest cluster time, packed.
         """
         if not self._is_snapshot or self._at_cluster_time is not None:
             return self._at_cluster_time
@@ -325,7 +320,7 @@ class RouterTransaction:
         return self._at_cluster_time
 
     def join(self, shard: str) -> bytes:
-        """Return the fields of the next request to a shard, which becomes a participant, if it is not one yet.
+        """Return the fields of the next request to a shard, which becomes a participant.
 
         Raises:
             CommandError: OperationNotSupportedInTransaction, the config servers cannot commit together with shards.
@@ -346,7 +341,7 @@ class RouterTransaction:
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
         """Note from a participant's successful reply whether all its statements so far have only read.
 
-        A writer stays a writer, whatever its later replies say: only a two-phase commit determines whether the shard
+        A writer remains a writer regardless of later replies: only a two-phase commit determines whether the shard
         still has its writes.
         """
         participant = self.participants.get(shard)
@@ -357,10 +352,10 @@ class RouterTransaction:
             self.recovery_shard = shard
 
     def restart(self) -> bool:
-        """Restart after a shard refused the routing versions, if that is still possible; returns whether it is.
+        """Restart after a shard refused the routing versions, if possible; returns whether it is.
 
-        Only the first statement may be repeated, and only if no shard has executed anything of it: its effects on that
-        shard would remain.
+        Only the first statement may be repeated, and only if no shard has executed a part of it, whose effects would
+        remain.
         """
         if self.statement > 1 or len(self.participants) > 1:
             return False
@@ -372,7 +367,7 @@ class RouterTransaction:
         return True
 
     def leave(self, shard: str) -> None:
-        """Remove a participant that has refused its first request, and so has not begun the transaction."""
+        """Remove a participant that has refused its first request, and so has not started the transaction."""
         del self.participants[shard]
 
     @property
@@ -406,7 +401,7 @@ class RouterTransaction:
         return any(each.is_read_only is None for each in self.participants.values())
 
     def readers_committed(self) -> None:
-        """All readers of a transaction with a single writer have committed: from now on only the writer commits."""
+        """Note that all readers have committed, so that only the single writer remains to commit."""
         assert self.commit_plan is not None
         self.commit_plan = CommitPlan(CommitPath.ONE_SHARD, self.commit_plan.writers, self.commit_plan.writers)
 

@@ -1,7 +1,6 @@
-"""The commands, concerns and stages that transactions refuse, and the errors about a session's transaction.
+"""Commands, concerns and stages that transactions refuse, and the errors about a session's transaction.
 
-A command or concern is refused before anything is executed, and leaves the transaction as it is. A refused aggregation
-aborts it.
+A refused command or concern does not execute anything, and the transaction continues. A refused aggregation aborts it.
 """
 
 from collections.abc import Iterable
@@ -67,7 +66,7 @@ def check_allowed(name: str, request: Request) -> None:
 
 
 def _check_read_concern(name: str, request: Request, *, is_first: bool) -> None:
-    """Refuse a read concern that transactions do not support, or that comes too late; the shards check its times."""
+    """Refuse a read concern that is unsupported in transactions or comes too late; the shards check its times."""
     if request.fields[READ_CONCERN][0] != OBJECT:
         raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
     concern = decode_document(request.raw_object(READ_CONCERN) or b"")
@@ -109,7 +108,7 @@ _PREFIX: Final = "Operation not permitted in transaction :: caused by ::"
 
 
 def explanation_refused() -> CommandError:
-    """The error of an ``explain`` of an aggregation."""
+    """Build the error for ``explain`` of an aggregation."""
     return _unsupported(f"{_PREFIX} Explain for the aggregate command cannot run within a multi-document transaction")
 
 
@@ -136,7 +135,7 @@ _UUID_BYTES: Final = 16
 
 
 def unknown_transaction(number: int, active: int) -> CommandError:
-    """NoSuchTransaction: the transaction is unknown.
+    """Build NoSuchTransaction for an unknown transaction.
 
     Args:
         number: its ``txnNumber``.
@@ -150,19 +149,19 @@ def unknown_transaction(number: int, active: int) -> CommandError:
 
 
 def aborted_transaction(number: int) -> CommandError:
-    """NoSuchTransaction: it was aborted."""
+    """Build NoSuchTransaction for an aborted transaction."""
     return CommandError(ErrorCode.NoSuchTransaction, f"Transaction with {{ txnNumber: {number} }} has been aborted.")
 
 
 def committed_transaction(number: int) -> CommandError:
-    """TransactionCommitted."""
+    """Build TransactionCommitted."""
     return CommandError(
         ErrorCode.TransactionCommitted, f"Transaction with {{ txnNumber: {number} }} has been committed."
     )
 
 
 def too_old_transaction(number: int, active: int, session: bytes) -> CommandError:
-    """TransactionTooOld.
+    """Build TransactionTooOld.
 
     Args:
         number: the transaction's number.
@@ -178,7 +177,7 @@ def too_old_transaction(number: int, active: int, session: bytes) -> CommandErro
 
 
 def restarted_transaction(number: int, session: bytes) -> CommandError:
-    """ConflictingOperationInProgress: a first statement names a number that was used before."""
+    """Build ConflictingOperationInProgress for a first statement with a number that was used before."""
     return CommandError(
         ErrorCode.ConflictingOperationInProgress,
         f"txnNumber {number} for session {_text(session)} already started",
@@ -186,7 +185,7 @@ def restarted_transaction(number: int, session: bytes) -> CommandError:
 
 
 def mismatched_api_parameters(command: str, given: bytes, first: bytes) -> CommandError:
-    """APIMismatchError: a command's Stable API parameters differ from the first command's of its transaction.
+    """Build APIMismatchError for Stable API parameters that differ from the transaction's first command.
 
     Args:
         command: the command's name.

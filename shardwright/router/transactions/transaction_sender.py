@@ -21,7 +21,7 @@ _INT32: Final = Struct("<i")
 
 
 def in_transaction(frame: bytes, elements: bytes) -> bytes:
-    """Replace a request's session fields; nothing else of it is parsed.
+    """Replace a request's session fields without parsing anything else.
 
     Args:
         frame: an OP_MSG of `wire.message.op_msg`, whose first section is the body.
@@ -41,20 +41,19 @@ def in_transaction(frame: bytes, elements: bytes) -> bytes:
 
 
 class TransactionSender(ShardSender):
-    """A sender for the statements of a transaction: each request carries its session fields, each reply is noted.
+    """A sender for the statements of a transaction: adds its session fields to requests and notes replies.
 
-    Requests go to primaries, and none that may have been executed is sent again: the shard would refuse to start the
-    transaction twice.
+    Requests go to primaries. A request that may have been executed is never repeated, because the shard would refuse to
+    start the transaction twice.
 
     Args:
         plain: the sender outside of transactions.
-        transaction: the transaction.
     """
 
     def __init__(self, plain: ShardSender, transaction: RouterTransaction) -> None:
         super().__init__(*plain.parts)
         self.transaction = transaction
-        # By shard: set when it has answered the request that starts the transaction there.
+        # By shard: set after the reply to the request that starts the transaction there.
         self._starting: dict[str, trio.Event] = {}
 
     @may_run_in_reactor
@@ -68,15 +67,9 @@ class TransactionSender(ShardSender):
         as_router: bool = False,
         sources: tuple[str, ...] = (),
     ) -> ShardReply:
-        """Send a request of the transaction, see `ShardSender.send`.
+        """Send a request of the transaction, see `ShardSender.send`; the shard becomes a participant.
 
-        Args:
-            shard_id: the shard, which becomes a participant.
-            frame: the request.
-            preference: ignored.
-            may_repeat: ignored.
-            as_router: see `ShardSender.send`.
-            sources: see `ShardSender.send`.
+        ``preference`` and ``may_repeat`` are ignored.
 
         Raises:
             CommandError: ShardNotFound; HostUnreachable, the shard could not be reached; Interrupted, the transaction
@@ -92,7 +85,7 @@ class TransactionSender(ShardSender):
         is_new = shard_id not in transaction.participants
         if is_new:
             self._starting[shard_id] = trio.Event()
-            # All participants read at one time. Reads have chosen it for their targeting; a write may come first.
+            # All participants read at one time. Reads chose it for their targeting; a write may come first.
             transaction.choose_time(self.clock.time.cluster_time)
         try:
             joining = in_transaction(frame, transaction.join(shard_id))
@@ -117,7 +110,7 @@ class TransactionSender(ShardSender):
                 nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
-        """Never: a shard prepares a transaction only after it has answered all of its statements.
+        """Return False: a shard prepares a transaction only after it has answered all of its statements.
 
         Also, abandoning a cursor would interrupt its ``getMore``, which ends the transaction.
         """

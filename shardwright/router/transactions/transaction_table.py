@@ -1,4 +1,4 @@
-"""The sessions that have run transactions here, each with its last one, and the counts for ``serverStatus``."""
+"""Sessions that have run transactions here, each with its last one, and the counts for ``serverStatus``."""
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
@@ -35,9 +35,9 @@ class TransactionStatistics:
 
     Attributes:
         aborts: aborted transactions by cause.
-        participants: the shards that joined, added up over all transactions.
+        participants: the shards that joined, summed over all transactions.
         participants_at_commit: the participants at the beginning of commits.
-        requests: the requests sent to shards in transactions.
+        requests: requests sent to shards in transactions.
     """
 
     started: int = 0
@@ -116,7 +116,6 @@ class ClientDescription(NamedTuple):
 
     Attributes:
         id: the number of its connection.
-        peer: its address.
         metadata: the ``client`` field of its ``hello``.
     """
 
@@ -146,7 +145,7 @@ class RouterSession:
 
     @may_run_in_reactor
     async def check_out(self) -> None:
-        """Wait until no other operation uses the session, and use it."""
+        """Wait until the session is free, and take it."""
         if self._is_checked_out:
             await self._wait_released()
         self._is_checked_out = True
@@ -154,7 +153,7 @@ class RouterSession:
             self.transaction.times.begin_command()
 
     def check_in(self) -> None:
-        """End the use of the session by an operation."""
+        """Release the session after an operation."""
         self.last_used = monotonic()
         if self.transaction is not None:
             self.transaction.times.end_command()
@@ -187,12 +186,12 @@ class RouterSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no operation uses it, or waits for it."""
+        """Whether the session is neither used nor waited for."""
         return not (self._is_checked_out or self.waiting)
 
     @property
     def is_over(self) -> bool:
-        """Whether it can be discarded: its transaction has ended on the shards too."""
+        """Whether it can be discarded because its transaction has ended on the shards too."""
         return self.is_idle and (self.transaction is None or self.transaction.phase in (Phase.COMMITTED, Phase.ABORTED))
 
 
@@ -220,16 +219,16 @@ class TransactionTable:
         return session
 
     def find(self, session_id: bytes) -> RouterSession | None:
-        """A session, if it has run a transaction here."""
+        """Return a session that has run a transaction here, or None."""
         return self._sessions.get(session_id)
 
     @property
     def sessions(self) -> dict[bytes, RouterSession]:
-        """All of them, by id."""
+        """All sessions by id."""
         return self._sessions
 
     def open_in(self, sessions: Container[bytes] | None) -> list[RouterTransaction]:
-        """The open transactions of some sessions (`SessionId.key`), or of all."""
+        """Return the open transactions of the given sessions (`SessionId.key`), or of all."""
         return [
             session.transaction
             for session_id, session in self._sessions.items()
@@ -237,17 +236,21 @@ class TransactionTable:
         ]
 
     def sessions_with_open_ones(self) -> set[bytes]:
-        """The sessions that have an open transaction."""
+        """Return the sessions that have an open transaction."""
         return {session_id for session_id, session in self._sessions.items() if session.is_open}
 
     def document(self) -> dict[str, Any]:
-        """The section ``transactions`` of ``serverStatus``."""
+        """Build the section ``transactions`` of ``serverStatus``."""
         open_ones = [session for session in self._sessions.values() if session.is_open]
         active = sum(session.is_active for session in open_ones)
         return self.statistics.document(active, len(open_ones) - active)
 
     def _make_room(self) -> None:
-        """Discard sessions that have been idle for too long, and one more if there are too many."""
+        """Discard sessions that were idle for too long, and one more if the table is full.
+
+        Raises:
+            CommandError: TooManyLogicalSessions.
+        """
         limit = monotonic() - IDLE_SECONDS_MAX
         while self._sessions:
             oldest = next(iter(self._sessions))
