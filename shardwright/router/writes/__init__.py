@@ -1,6 +1,6 @@
-"""The write side: batches of inserts, updates and deletes, divided among shards, and the merged outcome.
+"""Write batches: inserts, updates and deletes, divided among shards, and the merged outcome.
 
-Without I/O. A batch is kept as the client's bytes. `batch` reads the command, `targeting` determines the shards of each
-statement, `run` decides which are sent next and keeps their outcomes, `reply` and `merge` build the client's reply.
+Without I/O. A batch is kept as the client's bytes. `batch` reads the command, and `targeting` finds the shards of each
+statement. `run` decides what is sent in each round, and `outcome` keeps the results and builds the client's reply.
 Imports no other room.
 """

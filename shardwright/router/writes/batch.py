@@ -1,4 +1,4 @@
-"""A write command as its client sent it: its kind, its statements as slices of the message, and their numbers."""
+"""A write command as received: its kind, its statements as slices of the message, and their ids."""
 
 from enum import Enum
 from typing import Any, Final
@@ -32,7 +32,7 @@ from shardwright.wire.write_concern import WRITE_CONCERN
 
 
 class WriteKind(Enum):
-    """What a batch does.
+    """The kind of a batch.
 
     Attributes:
         command: the name of the command.
@@ -43,7 +43,7 @@ class WriteKind(Enum):
     UPDATE = ("update", b"updates")
     DELETE = ("delete", b"deletes")
 
-    # Each write looks up its counter by kind, and the hash of an Enum is computed in Python.
+    # Each write looks up its counter by kind, and Enum would compute the hash in Python.
     __hash__ = object.__hash__
 
     def __init__(self, command: str, field: bytes) -> None:
@@ -54,21 +54,21 @@ class WriteKind(Enum):
 STATEMENT_ID_FIELDS: Final = frozenset({b"stmtId", b"stmtIds"})
 
 _NO_ID: Final = -1
-"""Stands for no id; to a mongod all other numbers are ids."""
+"""Stands for no id. A mongod treats all other numbers as ids."""
 
 _INVALID_NULL: Final = 10065
 _IDS: Final = 1 << 32
 
 
 def statement_ids(request: Request, count: int) -> list[int]:
-    """The id of each statement: the client's own if it gave any, else its position in the batch.
+    """Return the id of each statement: the client's own if it gave any, else its position in the batch.
 
     Args:
         request: a write command.
-        count: how many statements it has.
+        count: the number of its statements.
 
     Raises:
-        CommandError: TypeMismatch, InvalidOptions or InvalidLength, the client's ids are wrong, as a mongod says.
+        CommandError: TypeMismatch, InvalidOptions or InvalidLength for wrong ids, with a mongod's texts.
     """
     first, explicit = _first(request), _explicit(request)
     if explicit is None:
@@ -85,12 +85,12 @@ def statement_ids(request: Request, count: int) -> list[int]:
 
 
 def check_distinct(request: Request) -> None:
-    """Refuse a retryable insert of several documents under one id, which ends a mongod 6.0.5.
+    """Refuse a retryable insert of several documents with one id, which crashes a mongod 6.0.5.
 
-    Updates and deletes are no danger: the second one counts as a retry of the first. `_NO_ID` is not remembered.
+    Updates and deletes are harmless: the second one counts as a retry of the first. `_NO_ID` is not remembered.
 
     Raises:
-        CommandError: InvalidOptions; TypeMismatch, the ids are none.
+        CommandError: InvalidOptions; TypeMismatch for ids that are not numbers.
     """
     remembered = [each for each in _explicit(request) or () if each != _NO_ID]
     if len(set(remembered)) < len(remembered):
@@ -116,18 +116,18 @@ def _explicit(request: Request) -> list[int] | None:
     for name, each in spans(request.body, array[2]):
         if each[0] not in (INT32, NULL):
             raise wrong_type(f"{request.name}.stmtIds.{name.decode()}", each[0], type_name(INT32))
-        if each[0] == INT32:  # like mongod's parser, which leaves out nulls
+        if each[0] == INT32:  # mongod's parser leaves out nulls
             ids.append(decode_value(request.body, each))
     return ids
 
 
 def _as_int32(number: int) -> int:
-    """A number after int32 overflow, as mongod counts."""
+    """Wrap a number at the int32 limits, as mongod does."""
     return (number + _IDS // 2) % _IDS - _IDS // 2
 
 
 STATEMENT_ID_BYTES_MAX: Final = 11
-"""What one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
+"""Bytes that one statement id adds to a ``stmtIds`` array: type, a name of at most five digits and a NUL, an int32."""
 
 _COMMAND_BYTES_RESERVED: Final = 1_024
 """Room in a message for the router's additions: versions, the names and lengths of sections and of ``stmtIds``."""
@@ -137,17 +137,15 @@ class WriteBatch:
     """An insert, update or delete command.
 
     Attributes:
-        kind: which of them.
-        request: the command as it came.
+        kind: insert, update or delete.
+        request: the command as received.
         is_ordered: statements are executed in turn, and the first error ends the batch.
-        is_retryable: the shards remember its statements, so that it can be sent again.
-        is_numbered: the shards remember its statements by numbers, also in a router's transaction that stands for a
-            retryable write.
-        own_session: raw elements of a session of the router, by which the shards remember the statements that go to all
-            of them; empty if they remember the client's, or none.
-        is_unacknowledged: the client asked for ``w: 0`` and does not learn the outcome.
-        body: the command as shards get it. ``w: 0`` is raised to 1, since shards have to answer, if only to reject
-            versions.
+        is_retryable: the shards remember its statements, so it can be sent again.
+        is_numbered: the shards remember its statements by id, also in an internal transaction for a retryable write.
+        own_session: the raw elements of a router's session that the shards use to remember broadcast statements. Empty
+            if they use the client's session or do not remember statements.
+        is_unacknowledged: the client requested ``w: 0`` and does not receive the outcome.
+        body: the command for shards. ``w: 0`` is raised to 1, because a shard must answer at least to reject versions.
         has_own_statements: a statement was replaced, so the client's message cannot be forwarded.
         is_on_buckets: the collection is a sharded time-series collection, and shards get a command for its buckets.
     """
@@ -200,8 +198,7 @@ class WriteBatch:
         """The documents to insert, or the update or delete statements, each as its own bytes.
 
         Raises:
-            CommandError: the argument is missing or not an array of documents; InvalidLength, there are none or too
-                many.
+            CommandError: the argument is missing or not an array of documents; InvalidLength for none or too many.
         """
         if self._statements is None:
             statements = self.request.documents(self.kind.field)
@@ -216,9 +213,9 @@ class WriteBatch:
 
     @property
     def statement_count(self) -> int:
-        """How many statements there are; they are not cut out of the message if there is just one.
+        """The number of statements. A single one is not cut out of the message to count it.
 
-        None count in a batch that cannot be read, which a shard has refused.
+        A batch that cannot be read has none; a shard has refused it.
         """
         sequences = self.request.message.sequences
         if self._statements is None and len(sequences) == 1 and is_one_document(sequences[0].data):
@@ -230,18 +227,18 @@ class WriteBatch:
 
     @property
     def may_be_remembered(self) -> bool:
-        """Whether the shards would remember statements by a session of the router: each is about one document."""
+        """Whether shards can remember the statements by a router's session: each must affect one document only."""
         if self._may_be_remembered is None:
             self._may_be_remembered = not self.is_numbered and not any(map(_may_concern_many, self.statements))
         return self._may_be_remembered
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether statements that went to all shards can be sent again, though they may have found something."""
+        """Whether broadcast statements can be sent again although they may have found something."""
         return self.is_retryable or bool(self.own_session)
 
     def address_buckets(self, *, is_on_buckets: bool) -> None:
-        """Have the command name the buckets of the collection, or the collection again."""
+        """Make the command name the buckets of the collection, or the collection again."""
         if is_on_buckets != self.is_on_buckets:
             self.is_on_buckets = is_on_buckets
             self.body = on_buckets(self.body) if is_on_buckets else on_measurements(self.body)
@@ -256,7 +253,7 @@ class WriteBatch:
     def divided_body(self) -> bytes:
         """The command without its statements and their ids, to be sent with some of them.
 
-        Each message gets the router's cluster time of that moment: it follows those that were answered before.
+        It has no cluster time. Each message gets the router's current one, which follows the messages answered before.
         """
         if self._divided_body is None:
             self._divided_body = without(self.body, STATEMENT_ID_FIELDS | {self.kind.field, CLUSTER_TIME})
@@ -269,18 +266,18 @@ class WriteBatch:
 
     @property
     def statement_bytes_max(self) -> int:
-        """How many bytes of statements fit in a message to a shard."""
+        """Maximum bytes of statements in a message to a shard."""
         return MESSAGE_BYTES_MAX - len(self.divided_body) - _COMMAND_BYTES_RESERVED
 
     def size_of(self, position: int) -> int:
-        """How many of these bytes a statement takes."""
+        """Return the bytes that a statement takes of `statement_bytes_max`."""
         return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
 
     def statement_ids(self) -> list[int]:
-        """The number by which the shards remember each statement, if it `is_numbered`.
+        """Return the ids by which the shards remember the statements of a batch that `is_numbered`.
 
         Raises:
-            CommandError: TypeMismatch, InvalidOptions or InvalidLength, the client's numbers are wrong.
+            CommandError: TypeMismatch, InvalidOptions or InvalidLength for wrong ids.
         """
         if self._statement_ids is None:
             self._statement_ids = statement_ids(self.request, len(self.statements))
@@ -288,7 +285,7 @@ class WriteBatch:
 
 
 def _unacknowledged_write_concern(request: Request) -> dict[str, Any] | None:
-    """The write concern of the command if it is ``w: 0``."""
+    """Return the write concern of the command if it is ``w: 0``."""
     span = request.fields.get(WRITE_CONCERN)
     if span is None or span[0] != OBJECT:
         return None

@@ -1,9 +1,10 @@
-"""The statements of a batch that all shards have to execute, and which shards have done so. No I/O.
+"""Broadcast statements of a batch: the shards that have executed each, and when to send it again. No I/O.
 
-The shards' replies are kept until it is certain that no document was missed. A document on its way from one shard to
-another can be missed: its new owner was asked before the move was committed and its old one after it. So if a
-statement found nothing, and the placement has changed since it was sent, it is sent again. A statement that found
-nothing has done nothing; in a retryable write the shards recognize the others and repeat their replies.
+A broadcast can miss a document that migrates during it: the recipient executes the statement before the commit of the
+migration, and the donor after it. The shards' replies are therefore kept until it is certain that no document was
+missed. If a statement found nothing and the placement has changed since it was sent, it is sent again. That is safe: a
+statement that found nothing did nothing, and in a retryable write the shards recognize the others and repeat their
+replies.
 """
 
 from collections import deque
@@ -17,14 +18,14 @@ from shardwright.router.writes.messages import ShardBatch
 from shardwright.router.writes.outcome import BatchOutcome, WriteReply, combined_error
 
 REPEATS_MAX: Final = 4
-"""How often statements are resent, each time because of another change of placement."""
+"""Maximum number of repetitions, each after another change of placement."""
 
 
 class PendingBroadcasts:
-    """The statements that were sent to all shards and are not settled, with the replies to them.
+    """Unsettled broadcast statements and the replies to them.
 
     Attributes:
-        positions: of the statements that did not fail, in the client's batch.
+        positions: positions in the client's batch of the statements that did not fail.
     """
 
     def __init__(self, batch: WriteBatch) -> None:
@@ -47,14 +48,14 @@ class PendingBroadcasts:
         return found == 0 or (self._batch.is_repeatable and found < len(self.positions))
 
     def repeat(self) -> None:
-        """Forget the replies, as all the statements are sent again."""
+        """Drop the replies before all the statements are sent again."""
         if self._known_ids is None:
             self._known_ids = set(self._retried_ids())
         self._repeats += 1
         self._replies.clear()
 
     def settle(self, outcome: BatchOutcome) -> int:
-        """Count the replies into the outcome of the batch; returns how many statements that concerns."""
+        """Count the replies into the outcome of the batch; returns the number of statements settled."""
         has_retried = next(self._retried_ids(), None) is not None
         replies = self._without_duplicates() if has_retried else self._replies
         for shard, positions, reply in replies:
@@ -67,17 +68,17 @@ class PendingBroadcasts:
         return settled
 
     def _without_duplicates(self) -> Iterable[tuple[str, list[int], WriteReply]]:
-        """The replies, each statement counted once, as each concerns one document.
+        """Yield the replies with each statement counted once, as each affects one document.
 
-        If a statement was executed before a move, both its executor and the recipient of the session history report it;
-        if it was executed in this very round, the executor counts it and the recipient reports it as retried.
+        If a statement was executed before a migration, both its executor and the recipient of the session history
+        report it. If it was executed in this round, the executor counts it and the recipient reports it as retried.
         """
         counted: set[int] = set()
         room = len({position for _, positions, _ in self._replies for position in positions})
         for shard, positions, reply in self._replies:
             ids = reply.retried_statement_ids
             again = sum(each in counted for each in ids)
-            # The client is shown as retried only the statements that had been executed when it sent the batch.
+            # Show the client only retries of statements that had been executed when it sent the batch.
             shown = tuple(
                 each for each in ids if each not in counted and (self._known_ids is None or each in self._known_ids)
             )
@@ -104,8 +105,8 @@ class RoundConclusion:
     """The outcomes of the statements of one round.
 
     Attributes:
-        failed: by position, with the error of each.
-        reopened: the positions of those that some shard still has to execute.
+        failed: position and error of each failed statement.
+        reopened: the positions of statements that some shard still has to execute.
     """
 
     failed: list[tuple[int, bytes]]
@@ -113,7 +114,7 @@ class RoundConclusion:
 
 
 class Broadcasts:
-    """Tracks them; a statement is identified by its position in the client's batch."""
+    """All broadcast statements of a batch, by position in the client's batch."""
 
     def __init__(self, batch: WriteBatch) -> None:
         self._batch = batch
@@ -131,11 +132,11 @@ class Broadcasts:
 
     @property
     def has_pending(self) -> bool:
-        """Whether one of them is not settled."""
+        """Whether a broadcast statement is not settled."""
         return bool(self._pending.positions)
 
     def send(self, positions: deque[int], all_shards: Collection[str]) -> list[ShardBatch]:
-        """Take as many statements as fit in a message, the same ones for every shard that has not executed them yet."""
+        """Take as many statements as fit in a message, the same for every shard that has not executed them yet."""
         batches: dict[str, ShardBatch] = {}
         room = self._batch.statement_bytes_max
         while positions and (room >= self._batch.size_of(positions[0]) or not batches):
@@ -156,34 +157,34 @@ class Broadcasts:
         self._pending.add(shard, positions, reply)
 
     def note_success(self, shard: str, position: int) -> None:
-        """A shard has executed a statement."""
+        """Note that a shard has executed a statement."""
         self._all[position].done.add(shard)
 
     def note_error(self, position: int, document: bytes) -> None:
-        """A statement has failed on a shard."""
+        """Note that a statement has failed on a shard."""
         self._all[position].errors.append(document)
 
     def fail_all_sent(self, document: bytes) -> None:
-        """All statements of this round have failed."""
+        """Fail all statements of this round."""
         for position in self._sent:
             self.note_error(position, document)
 
     def may_have_missed(self, all_shards: Collection[str]) -> bool:
-        """Whether all shards have executed the pending statements, but these may have found too little."""
+        """Whether all shards have executed the pending statements, but may have missed documents."""
         return self._pending.may_have_missed and all(
             not self._all[position].errors and self._all[position].done.issuperset(all_shards)
             for position in self._pending.positions
         )
 
     def repeat(self) -> None:
-        """Execute the pending statements again on every shard."""
+        """Mark the pending statements for execution on every shard again."""
         self._pending.repeat()
         self._sent = sorted(self._pending.positions)
         for position in self._sent:
             self._all[position].done.clear()
 
     def conclude(self, all_shards: Collection[str]) -> RoundConclusion:
-        """End a round: which statements have failed, and which a shard refused, or, as it is new, has not received."""
+        """End a round: find failed statements, and statements that a shard refused or, being new, did not receive."""
         conclusion = RoundConclusion([], [])
         for position in self._sent:
             broadcast = self._all[position]
@@ -196,5 +197,5 @@ class Broadcasts:
         return conclusion
 
     def settle(self, outcome: BatchOutcome) -> int:
-        """Count what the shards did into the outcome of the batch; returns how many statements that concerns."""
+        """Count the shards' results into the outcome of the batch; returns the number of statements settled."""
         return self._pending.settle(outcome)

@@ -15,9 +15,8 @@ class ShardBatch:
     """The statements of one round for one shard.
 
     Attributes:
-        shard: the shard.
         is_broadcast: its statements also go to other shards; versions are not checked.
-        positions: the statements, by their position in the client's batch.
+        positions: the positions of the statements in the client's batch.
     """
 
     __slots__ = ("is_broadcast", "positions", "shard")
@@ -36,12 +35,11 @@ _pack_int32 = Struct("<i").pack
 
 
 def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
-    """A client's message with version elements added to the body; its sections are copied unchanged.
+    """Add version elements to the body of a client's message; its sections are copied unchanged.
 
     Args:
-        message: what the client sent.
         versions: the elements.
-        body: in place of the client's own body.
+        body: replaces the client's own body.
     """
     frame = message.frame
     if not message.sequences:
@@ -54,23 +52,23 @@ def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = 
 
 
 def broadcast_elements(topology_time: int, config_time: int) -> bytes:
-    """The elements sent with broadcast statements in place of versions, since any shard may or may not own matches.
+    """Build the elements that broadcast statements carry instead of versions, since any shard may own matches.
 
     Args:
-        topology_time: of the set of shards, packed, 0 if unknown; a shard that knows of a later change reports it in
-            its reply.
-        config_time: the config time of this router's cache, packed, 0 if unknown.
+        topology_time: the packed topology time of the set of shards, 0 if unknown; a shard that has seen a later change
+            reports it in its reply.
+        config_time: the packed config time of the router's cache, 0 if unknown.
     """
     gossip = config_time_element(config_time) if config_time else b""
     return gossip + _IGNORED_VERSION_ELEMENT + topology_time_element(topology_time)
 
 
 def shard_message(batch: WriteBatch, part: ShardBatch, versions: bytes) -> bytes:
-    """A message with some of the statements.
+    """Build a message with some of the statements.
 
-    Statements of a retryable write carry their ids from the client's batch, so that a shard recognizes them however the
-    batch is divided, and also in the transaction that may have to execute it. So do statements for all shards in a
-    session of the router.
+    Statements of a retryable write carry their ids from the client's batch. A shard then recognizes them however the
+    batch is divided, and also in the transaction that may have to execute them. Broadcast statements in a router's
+    session carry them too.
     """
     body, elements = batch.divided_body, versions
     own_session = batch.own_session if part.is_broadcast else b""

@@ -1,9 +1,8 @@
 """The outcomes of a batch's statements so far, and the reply that reports them.
 
-A shard's reply is decoded only as far as it is counted. Errors of several shards are combined into those that a
-single server would return, with MongoDB's texts. The owner of a document rejects an update by which another shard
-would own it, with WouldChangeOwningShard and without changing anything; moving it takes a transaction on both
-shards.
+A shard's reply is decoded only as far as needed for the counts. Errors of several shards are combined into the errors
+that a single server would return, with MongoDB's texts. An update that would move a document to another shard fails on
+its owner with WouldChangeOwningShard and changes nothing. Moving the document takes a transaction on both shards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +29,7 @@ from shardwright.wire.rawbson import (
 )
 
 ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
-"""How much text the errors of one reply may hold; later ones get an empty ``errmsg``, as in mongod."""
+"""Maximum bytes of error texts in one reply; later errors get an empty ``errmsg``, as in mongod."""
 
 _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 
@@ -38,16 +37,16 @@ _pack_int32 = Struct("<i").pack
 
 
 def error_document(error: CommandError) -> bytes:
-    """A ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index.
+    """Build a ``writeErrors`` entry for a failure without an entry from a shard; `with_index` sets its index.
 
-    The write concern error of a command that failed as a whole, as one that was killed, is not one of its statements.
+    The write concern error of a command that failed as a whole, such as a killed one, does not belong to a statement.
     """
     extra = {name: value for name, value in error.extra.items() if name != _WRITE_CONCERN_ERROR}
     return bson.encode({"index": 0, "code": error.code, "errmsg": error.message, **extra})
 
 
 def with_index(document: bytes, index: int) -> bytes:
-    """An entry of ``writeErrors`` with the index that its statement has in the client's batch."""
+    """Set the index of a ``writeErrors`` entry to the statement's position in the client's batch."""
     span = rawbson.index(document).get(b"index")
     element = rawbson.element(b"index", INT32, _pack_int32(index))
     if span is None:
@@ -56,7 +55,7 @@ def with_index(document: bytes, index: int) -> bytes:
 
 
 def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
-    """The entries of ``writeErrors``, without the messages that would make the reply too large."""
+    """Empty the messages of ``writeErrors`` entries that would make the reply too large."""
     room = ERROR_MESSAGE_BYTES_MAX
     limited: list[bytes] = []
     for document in documents:
@@ -71,7 +70,7 @@ def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
 
 
 def combined_error(documents: Sequence[bytes]) -> bytes:
-    """One error for a statement that failed on several shards: theirs if they agree, else one that lists them all."""
+    """Combine the errors of a statement on several shards: theirs if they agree, else one that lists them all."""
     if len(documents) == 1:
         return documents[0]
     decoded = [decode_document(document) for document in documents]
@@ -120,9 +119,8 @@ class ItemError:
     """One entry of ``writeErrors``.
 
     Attributes:
-        index: of the statement in the batch that the shard was sent.
-        code: the error code.
-        document: the entry as it came.
+        index: the statement's position in the message to the shard.
+        document: the entry as received.
     """
 
     index: int
@@ -135,7 +133,7 @@ class Upserted:
     """One entry of ``upserted``.
 
     Attributes:
-        index: of the statement in the batch that the shard was sent.
+        index: the statement's position in the message to the shard.
         id_element: the ``_id`` element of the inserted document.
     """
 
@@ -145,7 +143,7 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class WriteReply:
-    """The reply of one shard to (a part of) a batch.
+    """The reply of one shard to its part of a batch.
 
     Attributes:
         n: documents inserted, matched or upserted, or deleted.
@@ -205,10 +203,10 @@ def _upserted_ids(document: bytes) -> Upserted:
 
 
 class BatchOutcome:
-    """The sums and lists of a batch; statements are identified by their position in the client's batch.
+    """The sums and lists of a batch; a statement is identified by its position in the client's batch.
 
     Attributes:
-        errors: the entry of ``writeErrors`` for every statement that failed.
+        errors: the entry of ``writeErrors`` for every failed statement.
     """
 
     def __init__(self, batch: WriteBatch) -> None:
@@ -230,7 +228,7 @@ class BatchOutcome:
             self._concern_errors.append((shard, reply.write_concern_error))
 
     def reply(self) -> dict[str, Any]:
-        """The reply of the finished batch, without the fields of every reply."""
+        """Build the reply of the finished batch, without the fields of every reply."""
         if self._batch.is_unacknowledged:
             return {}
         reply: dict[str, Any] = {}
@@ -250,13 +248,16 @@ class BatchOutcome:
         return reply
 
     def _retried_in_order(self) -> list[int]:
-        """The ids of the statements that had been executed before, in the order of the client's batch."""
+        """Return the ids of retried statements in the order of the client's batch."""
         position_of = {each: position for position, each in enumerate(self._batch.statement_ids())}
         return sorted(self._retried, key=lambda each: position_of.get(each, len(position_of)))
 
     @property
     def _tells_of_write_concern(self) -> bool:
-        """As in MongoDB: for an ordered batch only if all succeeded, for an unordered one if anything did."""
+        """Whether to report the write concern error, as mongos does.
+
+        In an ordered batch this requires that all statements succeeded, in an unordered one that any did.
+        """
         if self._batch.is_ordered:
             return not self.errors
         return len(self.errors) < len(self._batch.statements)
@@ -272,10 +273,10 @@ def _write_errors(errors: Iterable[tuple[int, bytes]]) -> list[Any]:
 
 
 def move_refused(statements: int) -> CommandError:
-    """The client's error in place of WouldChangeOwningShard.
+    """Build the client's error in place of WouldChangeOwningShard.
 
     Args:
-        statements: how many its batch has.
+        statements: the number of statements in its batch.
     """
     if statements > 1:
         return CommandError(

@@ -1,8 +1,8 @@
-"""The course of one batch: what is sent to the shards in each round, and the outcome of every statement.
+"""The course of one batch: the messages of each round, and the outcome of every statement. No I/O.
 
-A batch runs in rounds. A round has at most one message for each shard, all sent at once. Ordered batches send, round by
-round, the longest run of statements for one shard, and end at the first error; unordered ones send all they can. A
-statement that a shard refused because its version was out of date stays open for a later round. No I/O is done here.
+A round has at most one message for each shard, all sent at once. In each round an ordered batch sends the longest run
+of statements for one shard; it ends at the first error. An unordered batch sends all it can. A statement that a shard
+refused because of a stale version stays open for a later round.
 """
 
 from collections import deque
@@ -18,15 +18,15 @@ from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 
 ROUNDS_WITHOUT_PROGRESS_MAX: Final = 5
-"""As MongoDB's ``kMaxRoundsWithoutProgress``."""
+"""MongoDB's ``kMaxRoundsWithoutProgress``."""
 
 
 class WriteRun:
     """The state of a batch between its rounds.
 
     Attributes:
-        refusals: the codes with which shards refused statements in the last round because of routing.
-        settled: how many statements have succeeded or failed.
+        refusals: the codes of stale routing errors in the last round.
+        settled: the number of statements that have succeeded or failed.
     """
 
     def __init__(self, batch: WriteBatch) -> None:
@@ -44,20 +44,20 @@ class WriteRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to be sent."""
+        """Whether nothing remains to be sent."""
         return self._is_stopped or not self._open
 
     @property
     def has_broadcasts(self) -> bool:
         """Whether a statement was sent to all shards.
 
-        It stays a broadcast: a shard that has executed it does not get it again even if it is now the only target.
+        It remains a broadcast even if it now has a single target: a shard that has executed it does not get it again.
         """
         return self._broadcasts.has_any
 
     @property
     def has_pending_broadcasts(self) -> bool:
-        """Whether a statement was sent to all shards and is not settled."""
+        """Whether a broadcast statement is not settled."""
         return self._broadcasts.has_pending
 
     # What to send
@@ -66,7 +66,7 @@ class WriteRun:
         """Take the statements that can be sent now; none if they cannot be targeted.
 
         Args:
-            destinations: where each statement of the batch goes.
+            destinations: the destination of each statement of the batch.
             all_shards: every shard of the cluster.
         """
         self._rounds += 1
@@ -85,7 +85,7 @@ class WriteRun:
         return batch
 
     def _ordered_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
-        """The longest run of statements for the shard of the first; a statement for several shards goes alone."""
+        """Take the longest run of statements for the first one's shard; a statement for several shards goes alone."""
         first = self._destination(self._open[0], destinations)
         if isinstance(first, CommandError):
             self._fail(self._open.popleft(), error_document(first))
@@ -103,7 +103,7 @@ class WriteRun:
         return [batch]
 
     def _unordered_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
-        """All statements for one shard, or, when there are none left, those for all shards."""
+        """Take all statements with a single shard or, when none are left, the broadcast statements."""
         batches: dict[str, ShardBatch] = {}
         rooms: dict[str, int] = {}
         broadcasts: deque[int] = deque()
@@ -118,7 +118,7 @@ class WriteRun:
                     rooms[destination] = self._batch.statement_bytes_max
                 size = len(statements[position]) + STATEMENT_ID_BYTES_MAX
                 if size > rooms[destination] and batch.positions:
-                    rooms[destination] = 0  # nothing overtakes a statement that had no room
+                    rooms[destination] = 0  # later statements must not overtake one without room
                     waiting.append(position)
                 else:
                     rooms[destination] -= size
@@ -161,7 +161,7 @@ class WriteRun:
                 self._note_error(batch, position, error.code, error.document)
 
     def record_failure(self, batch: ShardBatch, error: CommandError) -> None:
-        """Record that a shard did not execute, or may not have executed, any of the statements it was sent."""
+        """Record that a shard executed none of its statements, or may not have."""
         if is_routing_refusal(error.code):
             for position in batch.positions:
                 self._note_refusal(batch, position, error.code)
@@ -171,26 +171,26 @@ class WriteRun:
             self._note_error(batch, position, error.code, document)
 
     def record_missed_shards(self, error: CommandError) -> None:
-        """Record that the broadcasts just sent may also concern shards that are not known yet."""
+        """Record that the broadcasts just sent may also concern shards that the router did not know."""
         self._broadcasts.fail_all_sent(error_document(error))
 
     def may_have_missed(self, all_shards: Collection[str]) -> bool:
-        """Whether statements executed by all shards may have missed documents.
+        """Whether statements executed by all shards may have missed documents; if so, call `repeat_broadcasts`.
 
-        They have not if the placement has not changed since they were sent. Otherwise, see `repeat_broadcasts`.
+        They have missed none if the placement has not changed since they were sent.
         """
         return self._broadcasts.may_have_missed(all_shards)
 
     def repeat_broadcasts(self) -> None:
-        """Send the statements that all shards have executed to them once more."""
+        """Send the broadcasts that all shards have executed once more."""
         self._broadcasts.repeat()
 
     def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
         """Evaluate a round once all its shards have answered.
 
         Args:
-            namespace: of the batch, for the error if there has been no progress for too long.
-            all_shards: every shard of the cluster as known now; irrelevant if the round had no broadcasts.
+            namespace: the namespace of the batch, for the error after too many rounds without progress.
+            all_shards: every known shard of the cluster; ignored if the round had no broadcasts.
         """
         conclusion = self._broadcasts.conclude(all_shards)
         for position, document in conclusion.failed:
@@ -213,7 +213,7 @@ class WriteRun:
             )
 
     def reply(self) -> dict[str, Any]:
-        """The reply of the finished batch, without the fields of every reply."""
+        """Build the reply of the finished batch, without the fields of every reply."""
         self._broadcasts.settle(self._outcome)
         return self._outcome.reply()
 

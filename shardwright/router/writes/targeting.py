@@ -1,4 +1,4 @@
-"""Where each statement of a batch on a sharded collection goes (`sharding.targeting.writes` has the rules)."""
+"""The destinations of a batch's statements; `sharding.targeting.writes` has the rules."""
 
 from typing import Final
 
@@ -17,12 +17,11 @@ from shardwright.sharding.targeting.writes import (
 
 
 def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) -> Destinations:
-    """Where the statements of a batch go. Documents may be given their ``_id`` on the way.
+    """Return the destination of each statement. Documents may be given their ``_id`` on the way.
 
     Args:
-        batch: the batch.
-        table: the routing table of the collection, None if it is not sharded.
-        primary: the shard of the collection if it is not.
+        table: the routing table of the collection, None if it is unsharded.
+        primary: the shard of an unsharded collection.
 
     Raises:
         CommandError: a statement is malformed, and with it the command.
