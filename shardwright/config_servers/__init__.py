@@ -1,1 +1,1 @@
-"""The config servers, as routers and shards alike use them over the wire. Knows no daemon."""
+"""The client of the config servers that routers and shards share. Independent of the daemons."""

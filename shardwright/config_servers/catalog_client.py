@@ -1,4 +1,4 @@
-"""Reading the catalog on the config servers, with a time limit, and running commands there."""
+"""Reads of the catalog on the config servers, with a time limit, and commands there."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,33 +22,34 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 logger = get_logger("config_servers")
 
 READ_SECONDS_MAX: Final = 30.0
-"""As mongos's default for config server reads (``defaultConfigCommandTimeoutMS``)."""
+"""mongos's default for config server reads (``defaultConfigCommandTimeoutMS``)."""
 
 _SNAPSHOT_GONE: Final = frozenset({ErrorCode.SnapshotTooOld, ErrorCode.SnapshotUnavailable})
 
 _PAUSE_SECONDS: Final = 0.01
 
 PATIENCE_SECONDS: Final = 1.0
-"""Wait of an operation for an answer that it can do without. It is long enough for a read to reach another member after
-a frozen primary has not answered."""
+"""Wait of an operation for an optional answer.
+
+Long enough for a read to reach another member after a frozen primary has not answered.
+"""
 
 Answer = TypeVar("Answer")
 
 
 class CatalogClient:
-    """Runs the reads of `sharding.catalog.reads`, and commands on the config servers' primary.
+    """Client for the reads of `sharding.catalog.reads`, and for commands on the config servers' primary.
 
-    No read is older than the config time of the clock, and reads and commands advance it. So a secondary may answer a
-    read as well as the primary; a read that depends on a change of an unknown outcome needs the primary.
+    No read is older than the config time of the clock, and replies advance the clock. So any member may answer a read.
+    Only a read that depends on a change of unknown outcome needs the primary.
 
     Args:
         client: the client of the config servers.
-        clock: the daemon's clock.
-        read_seconds_max: time limit for a read, including the wait of a config server for that config time.
-        preference: which members answer reads.
+        read_seconds_max: time limit for a read, including the config server's wait for the config time.
+        preference: selects the members that answer reads.
 
     Attributes:
-        is_silent: whether an operation has waited in vain for the config servers, and no answer has arrived since.
+        is_silent: an operation has waited in vain for the config servers, and no answer has arrived since.
     """
 
     def __init__(
@@ -70,9 +71,8 @@ class CatalogClient:
         """Run one of the reads of `sharding.catalog.reads`, which may have several steps.
 
         Args:
-            reads: the read.
-            as_of: a packed cluster time that it must not be older than.
-            preference: which members answer, if others than usual.
+            as_of: the packed cluster time that the result must reflect at least.
+            preference: replaces the usual preference.
 
         Raises:
             CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit, the config servers took too long; the
@@ -93,7 +93,7 @@ class CatalogClient:
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[bytes]:
-        """The raw documents of a collection of the config database that match a query.
+        """Return the raw documents in a collection of the config database that match a query.
 
         Raises:
             CommandError: as `read`.
@@ -141,7 +141,7 @@ class CatalogClient:
         return reply
 
     async def attempt(self, work: Callable[[], Awaitable[Answer]]) -> Answer | None:
-        """Run work that the caller repeats soon anyway, so a failure is only logged. Returns the result, if any."""
+        """Run work that the caller repeats soon, and only log failures. Returns the result, if any."""
         try:
             return await work()
         except (CommandError, BackendError) as error:
@@ -156,12 +156,12 @@ class CatalogClient:
         *,
         even_if_silent: bool = False,
     ) -> Answer | None:
-        """As `attempt`, for an operation that can do without the result: returns None if that takes long.
+        """Run optional work for an operation; returns None after a failure or a long wait.
 
-        While the config servers are silent, operations do not wait at all, unless the newest state matters to them.
+        While the config servers are silent, operations do not wait at all, unless they need the newest state.
 
         Args:
-            work: begins a read, or joins one, which continues when it is not waited for any more.
+            work: begins or joins a read that continues when the wait for it ends.
             patience_seconds: the longest wait.
             even_if_silent: wait although the config servers have recently not answered in time.
         """
@@ -177,10 +177,10 @@ class CatalogClient:
     async def _collect(
         self, read: CatalogRead, as_of: int, preference: ReadPreference, scope: trio.CancelScope
     ) -> DocumentSink:
-        """Run one step. It reads the present, so if mongod has forgotten the snapshot it chose, another will do.
+        """Run one step, and repeat it if mongod has discarded its snapshot: the read is of the present, so any will do.
 
-        The time limit of a long read begins again with each batch, up to `REPLY_SECONDS_MAX` in all. Its ``maxTimeMS``
-        cannot: mongod counts all batches.
+        The time limit of a long read starts again with each batch, up to `REPLY_SECONDS_MAX` in all. Its ``maxTimeMS``
+        cannot, because mongod counts all batches.
         """
         seconds_max = REPLY_SECONDS_MAX if read.may_be_long else self._read_seconds_max
         latest = trio.current_time() + seconds_max
@@ -207,7 +207,7 @@ class CatalogClient:
 
 @contextmanager
 def _as_command_errors() -> Iterator[None]:
-    """Turn failures to reach the config servers into errors that can be answered to clients.
+    """Turn failures to reach the config servers into errors that can be sent to clients.
 
     Raises:
         CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit.

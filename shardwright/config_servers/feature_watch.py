@@ -1,4 +1,4 @@
-"""Reading the feature version of the cluster again and again."""
+"""Reading the cluster's feature version at regular intervals."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,14 +9,14 @@ from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.sharding.catalog.reads import read_feature_version
 
 INTERVAL_SECONDS: Final = 30.0
-"""A daemon may use the former version for so long after an upgrade was finished."""
+"""Time for which a daemon may use the previous version after an upgrade has finished."""
 
 _RETRY_SECONDS: Final = 5.0
 """Pause after a failure while the version is unknown."""
 
 
 async def follow_feature_version(catalog: CatalogClient, adopt: Callable[[int], None]) -> None:
-    """Read the version until cancelled.
+    """Read the version at each interval until cancelled.
 
     Args:
         catalog: the config servers.
