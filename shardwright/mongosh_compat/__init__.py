@@ -1,4 +1,4 @@
-"""Scripted sessions of the real mongosh, used by the demo and the tests.
+"""Scripted sessions of the real mongosh, for the demo and the tests.
 
-The scripts check their results themselves; this package knows nothing of the daemons.
+The scripts check their results themselves. This package does not depend on the daemons.
 """

@@ -1,4 +1,4 @@
-"""Running a JavaScript file in the real mongosh."""
+"""Runner of a JavaScript file in the real mongosh."""
 
 import os
 import shutil
@@ -20,11 +20,11 @@ DEFAULT_TIMEOUT = 120.0
 
 
 class MongoshNotFoundError(Exception):
-    """There is no mongosh on this machine."""
+    """Absence of mongosh on this machine."""
 
 
 class MongoshTimeoutError(Exception):
-    """A script exceeded its time limit; the message contains its output so far."""
+    """Timeout of a script; the message contains its output so far."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MongoshResult:
     output: str
 
     def check(self) -> str:
-        """The script's output.
+        """Return the script's output.
 
         Raises:
             AssertionError: it did not run to its end; the message contains its output.
@@ -51,7 +51,7 @@ class MongoshResult:
 
 
 def find_mongosh() -> str:
-    """The path of mongosh: the environment variable, the project's ``node_modules``, or ``PATH``.
+    """Find mongosh: the environment variable, the project's ``node_modules``, or ``PATH``.
 
     Raises:
         MongoshNotFoundError: there is none.
@@ -102,7 +102,7 @@ def _run(uri: str, arguments: list[str], variables: Mapping[str, object], timeou
 
 
 def make_home(home: Path) -> None:
-    """Make ``home`` the home of a user who has declined mongosh's telemetry; mongosh's logs go there too."""
+    """Prepare ``home`` for a user who has declined mongosh's telemetry; mongosh writes its logs there too."""
     directory = home / ".mongodb" / "mongosh"
     directory.mkdir(parents=True)
     (directory / "config").write_text('{"enableTelemetry": false}')

@@ -1,4 +1,4 @@
-"""The command `jstest`: its options, and what it does with them."""
+"""The command `jstest`: its options, and their execution."""
 
 import argparse
 import random

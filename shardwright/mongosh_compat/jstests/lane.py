@@ -1,4 +1,4 @@
-"""One of the places where suites run one after the other, with the cluster that they share."""
+"""A lane of suites that run one after the other, and the cluster that they share."""
 
 from pathlib import Path
 from typing import Final
@@ -15,12 +15,11 @@ _KEPT: Final = ("admin", "config", "local")
 
 
 class Lane:
-    """Starts its cluster when the first suite needs it.
+    """A lane. Its cluster is started for the first suite that needs it.
 
     Args:
-        directory: for the cluster.
-        launcher: starts it.
-        uri: of a deployment to use instead; its databases are the user's and are not dropped.
+        directory: the directory for the cluster.
+        uri: a deployment to use instead; its databases are the user's and are not dropped.
     """
 
     def __init__(self, directory: Path, launcher: Launcher, uri: str | None = None) -> None:
@@ -30,7 +29,7 @@ class Lane:
         self._uri: str | None = None
 
     def uri(self) -> str:
-        """The deployment for a suite that uses the global ``db``, empty unless it was given.
+        """Return the deployment for a suite that uses the global ``db``; without user databases, unless it was given.
 
         Raises:
             LauncherError: the cluster cannot be started.

@@ -1,4 +1,4 @@
-"""Clusters, through the launcher's command."""
+"""Starting and stopping clusters through the launcher's command."""
 
 import json
 import shutil
@@ -16,12 +16,12 @@ _STOP_SECONDS_MAX: Final = 120.0
 
 
 class LauncherError(Exception):
-    """A cluster could not be started; the message has what the launcher printed."""
+    """Failure to start a cluster; the message has the launcher's output."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """Starts and stops clusters.
+    """The launcher of clusters.
 
     Attributes:
         command: the launcher's command without arguments.

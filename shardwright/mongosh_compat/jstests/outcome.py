@@ -1,4 +1,4 @@
-"""How a suite ended."""
+"""The outcome of a suite."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,7 +7,7 @@ from shardwright.mongosh_compat.jstests.suite import Suite
 
 
 class Result(Enum):
-    """Passed, failed, or not run to its end because it needs something that is not available."""
+    """Result of a suite; it is skipped if it needs something that is not available."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -19,11 +19,10 @@ class Outcome:
     """The outcome of one suite.
 
     Attributes:
-        message: the assertion that failed, or why it was skipped.
-        line: the line of the suite that failed, if known.
-        stack: where the error was raised.
-        output: what the suite printed.
-        seconds: how long it took.
+        message: the failed assertion, or the reason for skipping it.
+        line: the failed line of the suite, if known.
+        stack: the stack of the error.
+        output: the output of the suite.
     """
 
     suite: Suite
@@ -36,5 +35,5 @@ class Outcome:
 
     @property
     def place(self) -> str:
-        """The file, with the line where it failed."""
+        """The file, with the line that failed."""
         return self.suite.name if self.line is None else f"{self.suite.name}:{self.line}"

@@ -1,4 +1,4 @@
-"""Processes that end with the runner: each leads a group, and what is left of the group is stopped with it."""
+"""Processes that end with the runner. Each leads a group, and the rest of its group is stopped with it."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ _POLL_SECONDS: Final = 0.02
 
 
 class StoppedError(Exception):
-    """The run was stopped: no process is started any more."""
+    """Error after the run was stopped, when no process is started any more."""
 
 
 class ProcessGroups:
-    """The process groups of one run; threads share it."""
+    """The process groups of one run; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,10 +32,10 @@ class ProcessGroups:
         timeout: float,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Run a command to its end; returns its exit status. Nothing of its group is left.
+        """Run a command to its end; returns its exit status. Its whole group has ended then.
 
         Args:
-            output: gets standard output and standard error.
+            output: receives standard output and standard error.
             timeout: seconds.
 
         Raises:
@@ -80,7 +80,7 @@ class ProcessGroups:
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
-    """Kill the leader, which may be deaf to signals, and let others of its group clean up."""
+    """Kill the leader, which may ignore signals, then let the rest of its group clean up before it is killed."""
     leader.kill()
     leader.wait()
     deadline = time.monotonic() + _END_SECONDS_MAX

@@ -12,7 +12,7 @@ _OUTPUT_LINES_MAX: Final = 30
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """One line for a suite; for one that failed, the end of its output and the stack too."""
+    """Format the line of a suite; if it failed, with the stack and the end of its output."""
     line = f"{outcome.result.value:<4}  {outcome.place}  ({outcome.seconds:.1f} s)"
     if outcome.message:
         line += f"\n      {outcome.message}"
@@ -23,7 +23,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def summary_text(outcomes: Sequence[Outcome]) -> str:
-    """How many suites passed, failed and were skipped."""
+    """Format the numbers of suites that passed, failed and were skipped."""
     counts = Counter(outcome.result for outcome in outcomes)
     return f"{counts[Result.PASS]} passed, {counts[Result.FAIL]} failed, {counts[Result.SKIP]} skipped"
 
@@ -64,11 +64,11 @@ def _add_case(root: ElementTree.Element, outcome: Outcome) -> None:
 
 
 def _frames(outcome: Outcome) -> list[str]:
-    """The frames of the stack that are in the suite."""
+    """Return the frames of the stack that are in the suite."""
     file = str(outcome.suite.path)
     return [f"      {each.strip()}" for each in outcome.stack.splitlines() if file in each]
 
 
 def _printable(text: str) -> str:
-    """Text without the control characters that XML forbids."""
+    """Remove the control characters that XML forbids."""
     return "".join(each for each in text if each >= " " or each in "\t\n\r")

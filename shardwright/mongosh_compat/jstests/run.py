@@ -21,16 +21,15 @@ COMPATIBLE_VERSIONS: Final = ("4.4",)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asks for.
+    """Options of a run.
 
     Attributes:
         launcher: the command that starts clusters.
-        mongosh: the path of mongosh.
         mongod: the path of mongod, for suites that start one alone.
-        jobs: how many suites run at a time.
+        jobs: the number of suites that run at a time.
         timeout: seconds for each suite.
-        seed: for suites that want the seed of the run.
-        uri: of a deployment to use in place of a shared cluster.
+        seed: the seed for suites that request it.
+        uri: a deployment that replaces the shared clusters.
         excluded: tags of suites that are not to run.
         compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
     """
@@ -47,13 +46,13 @@ class RunOptions:
 
 
 def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[Outcome], None]) -> list[Outcome]:
-    """Run suites; returns their outcomes in the order in which they ended, each reported at once.
+    """Run suites; returns their outcomes in the order in which they ended.
 
-    No process is left however it ends, also by KeyboardInterrupt.
+    No process remains after it, even after KeyboardInterrupt.
 
     Args:
-        suites: the next is taken when the one before it has ended.
-        report: called with each outcome, never twice at the same time.
+        suites: read lazily; each suite is taken when a job is free.
+        report: called with each outcome at once, never concurrently.
     """
     with tempfile.TemporaryDirectory(prefix="jstest-") as root:
         return _Run(Path(root), options, report).run(suites)

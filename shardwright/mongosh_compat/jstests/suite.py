@@ -1,4 +1,4 @@
-"""A suite: a file, the tags in its first comment, and what it needs."""
+"""A suite: a file, the tags in its first comment, and its requirements."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _OWN_DEPLOYMENT: Final = re.compile(r"\b(new\s+)?(ShardingTest|ReplSetTest)\s*\(
 _WANTED_VERSION: Final = re.compile(r"requires_fcv_(?P<version>\d+)")
 
 _VERSION: Final = 60
-"""The version of MongoDB whose behaviour clusters have, as tags write it."""
+"""The version of MongoDB whose behaviour clusters have, in the format of tags."""
 
 _UNMET: Final = {
     "requires_auth": "clusters have no authentication",
@@ -25,13 +25,12 @@ _UNMET: Final = {
 
 @dataclass(frozen=True)
 class Suite:
-    """One file.
+    """A suite.
 
     Attributes:
-        path: where it is, resolved.
-        name: how the user named it.
-        tags: all tags of it.
-        has_own_deployment: whether it starts what it runs on; otherwise it uses the global ``db``.
+        path: the resolved path.
+        name: the path as given by the user.
+        has_own_deployment: it starts its own deployment; otherwise it uses the global ``db``.
     """
 
     path: Path
@@ -41,14 +40,13 @@ class Suite:
 
     @classmethod
     def read(cls, path: Path) -> "Suite":
-        """The suite in a file."""
         text = path.read_text(encoding="utf-8")
         return cls(
             path.resolve(), str(path), tags_in(text), _OWN_DEPLOYMENT.search(_without_comments(text)) is not None
         )
 
     def reason_to_skip(self, excluded: Iterable[str] = ()) -> str | None:
-        """Why it is not run; None if it is.
+        """Explain why the suite is not run; None if it is.
 
         Args:
             excluded: further tags of suites that are not to run.
@@ -67,7 +65,7 @@ class Suite:
 
 
 def tags_in(text: str) -> frozenset[str]:
-    """The tags that the first comment with tags names."""
+    """Return the tags in the first comment that has any."""
     found = _TAGS.search(text)
     if found is None:
         return frozenset()
@@ -76,7 +74,7 @@ def tags_in(text: str) -> frozenset[str]:
 
 
 def find_suites(paths: Iterable[Path]) -> list[Suite]:
-    """The suites in files, and in all files of directories except ``libs``.
+    """Find the suites in files, and in all files of directories except ``libs``.
 
     Raises:
         FileNotFoundError: there is no such file or directory.

@@ -1,4 +1,4 @@
-"""One suite in one mongosh."""
+"""The mongosh process of one suite."""
 
 import json
 import os
@@ -20,14 +20,12 @@ _SETTINGS: Final = "SHARDWRIGHT_JSTEST"
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs suites.
+    """Runner of suites.
 
     Attributes:
-        mongosh: the path of mongosh.
-        mongod: the path of mongod.
         launcher: stops the clusters that a suite leaves.
         timeout: seconds for each suite.
-        seed: of `Random`, for suites that ask for the seed of the run.
+        seed: the seed of ``Random``, for suites that request the run's seed.
         compat: the version before 6.0 whose catalog suites query, if any.
     """
 
@@ -39,11 +37,11 @@ class SuiteRunner:
     compat: str | None
 
     def run(self, suite: Suite, directory: Path, uri: str | None) -> Outcome:
-        """Run a suite; nothing that it started is left.
+        """Run a suite, and end everything that it started.
 
         Args:
-            directory: a new directory for its files and clusters; removed.
-            uri: of the deployment behind its global ``db``; None if it starts its own.
+            directory: a new directory for its files and clusters; it is removed afterwards.
+            uri: the deployment for its global ``db``; None if it starts its own.
 
         Raises:
             StoppedError: the run was stopped.
@@ -70,7 +68,7 @@ class SuiteRunner:
         return _outcome(suite, ended, output, time.monotonic() - started)
 
     def _run_mongosh(self, settings: Mapping[str, object], directory: Path, log: Path) -> dict[str, Any]:
-        """What the suite reports of its end."""
+        """Run mongosh; returns the suite's report of its end."""
         command = [self.mongosh, "--nodb", "--quiet", "--norc", "--eval", f"require({json.dumps(str(_MAIN))})"]
         environment = {**os.environ, "HOME": str(directory), "NO_COLOR": "1", _SETTINGS: json.dumps(settings)}
         with log.open("wb") as output:
