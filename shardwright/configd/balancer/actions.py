@@ -1,4 +1,4 @@
-"""Carrying out the policy's decisions: splits, moves, and what is done about chunks that are too big to move."""
+"""Execution of the policy's decisions: splits, moves, and the treatment of chunks that are too big to move."""
 
 from enum import Enum
 from typing import Any, Final
@@ -27,14 +27,14 @@ TOO_BIG: Final = frozenset({ErrorCode.ChunkTooBig, ErrorCode.ExceededMemoryLimit
 
 
 class TooBig(Enum):
-    """What was done about a chunk that was too big to move."""
+    """Treatment of a chunk that was too big to move."""
 
     SPLIT = "split"
     MARKED_JUMBO = "jumbo"
 
 
 async def split_at(term: Term, view: ClusterView, split: Split) -> None:
-    """Split a chunk at the bounds of zones.
+    """Split a chunk at zone bounds.
 
     Raises:
         CommandError: the shard's error; ShardNotFound, the chunk is on a shard that the view does not have.
@@ -46,7 +46,7 @@ async def split_at(term: Term, view: ClusterView, split: Split) -> None:
 
 
 async def move(term: Term, view: ClusterView, configuration: Configuration, decided: Move) -> None:
-    """Have the donor move a chunk, or as much of its beginning as makes up one chunk.
+    """Request from the donor the move of a chunk, or of its first part up to the chunk size.
 
     Raises:
         CommandError: the donor's error; HostUnreachable or FailedToSatisfyReadPreference, it cannot be reached.
@@ -104,7 +104,7 @@ async def _split(
 async def _split_keys(
     term: Term, donor: ShardEntry, entry: CollectionEntry, chunk: ChunkRange, chunk_bytes: int
 ) -> list[bytes]:
-    """Up to two keys, half a chunk size apart, at which a chunk can be split: the second cuts off one chunk size."""
+    """Return up to two split keys of a chunk, half a chunk size apart; the second cuts off a full chunk."""
     request: dict[str, Any] = {
         "splitVector": str(entry.namespace),
         "keyPattern": raw_document(entry.key.document),
@@ -117,7 +117,7 @@ async def _split_keys(
 
 
 async def _mark_jumbo(term: Term, entry: CollectionEntry, chunk: ChunkRange) -> None:
-    """Mark a chunk, so that it is not chosen again; as in MongoDB, its version stays."""
+    """Mark a chunk so that it is not chosen again. As in MongoDB, its version stays the same."""
 
     async def work(transaction: Transaction) -> None:
         query = {"uuid": Binary.from_uuid(entry.uuid), **chunk.to_document()}

@@ -1,4 +1,4 @@
-"""The balancer's loop: one round after the other for as long as this daemon is primary."""
+"""The balancer's loop of rounds in one term."""
 
 from datetime import datetime
 from time import time
@@ -16,23 +16,20 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.balancer")
 
 IDLE_SECONDS: Final = 10.0
-"""From a round without moves, or with an error, to the next."""
+"""Pause after a round without moves, or with an error."""
 
 BUSY_SECONDS: Final = 1.0
-"""From a round with moves to the next."""
+"""Pause after a round with moves."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""The next round does not wait longer for the moves of a round. Longer moves, because a shard hangs or the chunk is
-large, continue alongside it, and their shards take no part in it."""
+"""Maximum wait of the next round for the moves of a round.
+
+Longer moves, of a large chunk or on a hanging shard, continue alongside it. Their shards are left out of it.
+"""
 
 
 class Balancer:
-    """The balancer of one term.
-
-    Args:
-        term: the term's resources.
-        metrics: counts what is done.
-    """
+    """The balancer of one term."""
 
     def __init__(self, term: Term, metrics: BalancerMetrics) -> None:
         self._term = term
@@ -40,14 +37,14 @@ class Balancer:
         self._configuration = Configuration()
 
     async def run(self) -> None:
-        """Run rounds until cancelled, as far as the settings permit them."""
+        """Run rounds until cancelled, whenever the settings permit them."""
         async with trio.open_nursery() as nursery:
             while True:
                 moved = await self._maybe_run_round(nursery)
                 await self._term.balancer_rounds.wait_wanted(BUSY_SECONDS if moved else IDLE_SECONDS)
 
     async def _maybe_run_round(self, nursery: trio.Nursery) -> bool:
-        """Run a round if one may begin; returns whether it has moved something up to now."""
+        """Run a round if the settings permit it; returns whether it has moved something so far."""
         rounds = self._term.balancer_rounds
         rounds.begin()
         try:
@@ -98,9 +95,9 @@ class Balancer:
         over.set()
 
     async def _note_failure(self, started: float, error: Exception) -> None:
-        """Note that a round failed, even for an unexpected reason.
+        """Record that a round failed, even for an unexpected reason.
 
-        It must not end the daemon, because the next round would end the next primary's too.
+        The error must not end the daemon, because the next round would end the next primary's daemon too.
         """
         self._metrics.failed_rounds.add()
         self._metrics.round_error = error.code_name if isinstance(error, CommandError) else type(error).__name__

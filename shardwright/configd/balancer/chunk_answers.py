@@ -1,4 +1,4 @@
-"""Answers to the policy's questions: look-ups in the indexes of ``config.chunks``."""
+"""Answers to the policy's queries: look-ups in the indexes of ``config.chunks``."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -28,17 +28,16 @@ _BY_SHARD: Final = {"uuid": 1, "shard": 1, "min": 1}
 _RANGES_PER_QUERY: Final = 100
 _BOUNDS_PER_QUERY: Final = 1000
 _RANGES_PER_COUNT: Final = 4
-"""For more ranges than these, chunks of all shards are counted in one query."""
+"""Maximum number of ranges that are counted one by one; for more, one query counts the chunks of all shards."""
 
 
 class ChunkAnswers:
     """Answers from the catalog, for the collections of one round.
 
     Args:
-        catalog: contains the chunks.
         shards: the names of all shards.
         collections: the entries by namespace.
-        held_back: the lower bounds of chunks that are not to be moved now, by namespace.
+        held_back: by namespace, the lower bounds of chunks that must not be moved now.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class ChunkAnswers:
         self._held_back = held_back
 
     async def drive(self, asking: Asking[Result]) -> Result:
-        """The result of a generator of the policy.
+        """Run a generator of the policy with answers from the catalog; returns its result.
 
         Raises:
             CommandError: the mongod refused, or a chunk is malformed.
@@ -69,7 +68,7 @@ class ChunkAnswers:
             return result
 
     async def answer(self, question: Question) -> Answer:
-        """What the catalog has to say; errors as `drive`."""
+        """Answer one query from the catalog; errors as `drive`."""
         collection = self._collections[str(question.namespace)]
         match question:
             case FirstChunk():
@@ -107,7 +106,7 @@ class ChunkAnswers:
         return Answer(counts=counts)
 
     async def _counts_by_shard(self, question: ChunkCounts, collection: CollectionEntry) -> dict[str, int]:
-        """The chunks of all shards, counted at the same time."""
+        """Count the chunks of all shards concurrently."""
         counts: dict[str, int] = {}
         errors: list[CommandError | BackendError] = []
 
@@ -125,13 +124,13 @@ class ChunkAnswers:
         return counts
 
     async def _count(self, shard: str, question: ChunkCounts, collection: CollectionEntry) -> int:
-        """The chunks of one shard, counted in the index alone, which is several times as fast as grouping them."""
+        """Count the chunks of one shard in the index alone, which is several times as fast as grouping them."""
         owned = {**_of(collection), "shard": shard}
         queries = [owned] if question.within is None else [_within(owned, (each,)) for each in question.within]
         return sum([await self._catalog.count("chunks", query, hint=_BY_SHARD) for query in queries])
 
     async def _chunks_across(self, question: ChunksAcross, collection: CollectionEntry) -> Answer:
-        """Bounds of zones at which a chunk begins need nothing; the chunk around any other is looked up."""
+        """Find chunks with zone bounds inside. A bound at which a chunk begins is settled without reading a chunk."""
         encode = collection.key.key_bytes
         bounds = iter(question.zones.bounds)
         found: dict[bytes, Candidate] = {}
@@ -153,7 +152,7 @@ def _of(collection: CollectionEntry) -> dict[str, Any]:
 
 
 def _within(query: Mapping[str, Any], ranges: Sequence[ChunkRange] | None) -> dict[str, Any]:
-    """The chunks that match a query and begin in one of some ranges; a range scan of an index for each."""
+    """Extend a query to chunks that begin in one of the ranges; each range is one index scan."""
     if ranges is None:
         return dict(query)
     branches = [{**query, "min": {"$gte": raw_document(each.min), "$lt": raw_document(each.max)}} for each in ranges]

@@ -1,4 +1,4 @@
-"""The cluster as the policy needs it: read from the catalog, with the amount of data that the shards report."""
+"""The cluster for the policy: catalog entries, and the data sizes that the shards report."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ logger = get_logger("configd.balancer")
 
 COLLECTIONS_PER_REQUEST: Final = 20
 SECONDS_MAX: Final = 10.0
-"""A shard that has not reported by then takes no part in the round."""
+"""Time limit for a shard's report; a slower shard is left out of the round."""
 
 
 @dataclass(slots=True)
@@ -32,8 +32,8 @@ class Statistics:
     """The reports of all shards.
 
     Attributes:
-        sizes: bytes by shard, by namespace.
-        silent: the shards that have not reported, each with the reason.
+        sizes: bytes by namespace and shard.
+        silent: the shards that have not reported, with the reasons.
     """
 
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Statistics:
 async def ask_shards(
     clients: ShardClients, shards: Sequence[ShardEntry], collections: Sequence[CollectionEntry]
 ) -> Statistics:
-    """Ask all shards at the same time; never raises because one does not answer."""
+    """Request the reports of all shards concurrently; errors of shards are recorded, not raised."""
     statistics = Statistics()
 
     async def ask(shard: ShardEntry) -> None:
@@ -90,14 +90,14 @@ SESSIONS_CHUNK_BYTES = 209_715
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What one round, or one report, is about.
+    """The subject of one round or one report.
 
     Attributes:
         shards: the entries of all shards by name.
         entries: the entries of the collections by namespace.
         cluster: shards and settings, for the policy.
         collections: the collections, for the policy.
-        silent: shards that take no part because they did not report, with the reasons.
+        silent: shards that are left out because they did not report, with the reasons.
     """
 
     shards: Mapping[str, ShardEntry]
@@ -108,12 +108,10 @@ class ClusterView:
 
 
 async def read_view(term: Term, configuration: Configuration, only: str | None = None) -> ClusterView:
-    """Read the catalog, and ask the shards for the sizes of the collections.
+    """Read the catalog, and request the sizes of the collections from the shards.
 
     Args:
-        term: the term's resources.
-        configuration: the balancer's settings.
-        only: the namespace of the one collection that matters; None for all.
+        only: the namespace of the only collection to read; None for all.
 
     Raises:
         CommandError: the mongod refused, or the entry of a shard or of a zone's range is malformed.
@@ -193,7 +191,7 @@ def _why_skipped(entry: CollectionEntry) -> str:
 
 
 def chunk_bytes_max(entry: CollectionEntry, configuration: Configuration) -> int:
-    """The chunk size of a collection: its own, the fixed size for sessions, or the cluster's."""
+    """Return the chunk size of a collection: its own, the fixed size for sessions, or the cluster's."""
     if entry.max_chunk_size_bytes is not None:
         return entry.max_chunk_size_bytes
     if str(entry.namespace) == SESSIONS:

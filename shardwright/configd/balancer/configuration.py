@@ -24,8 +24,8 @@ class Configuration:
     Attributes:
         balancer: the document ``balancer``.
         chunk_size: the document ``chunksize``.
-        is_valid: whether the documents could be read. If not, no round may begin, and the other settings keep
-            their last values, as in MongoDB.
+        is_valid: the documents are valid. If not, no round may begin, and the settings keep their last values, as in
+            MongoDB.
     """
 
     balancer: BalancerSettings = field(default_factory=BalancerSettings)
@@ -33,7 +33,7 @@ class Configuration:
     is_valid: bool = True
 
     async def reread(self, catalog: Catalog) -> "Configuration":
-        """The settings now.
+        """Read the present settings.
 
         Raises:
             BackendError: mongod does not answer.
@@ -50,7 +50,7 @@ class Configuration:
             return replace(self, is_valid=False)
 
     def move_options(self) -> dict[str, Any]:
-        """The fields of a request to a donor that the settings determine.
+        """Return the fields of a request to a donor that depend on the settings.
 
         ``_secondaryThrottle`` is true, or the write concern for the recipient's writes.
         """

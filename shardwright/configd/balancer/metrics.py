@@ -17,14 +17,12 @@ class BalancerMetrics:
     """Counts of all terms of this daemon.
 
     Attributes:
-        rounds: rounds.
-        failed_rounds: rounds that ended with an error.
-        splits: splits at the bounds of zones.
-        moves: moves by result: ``moved``, ``failed``, or, for chunks that were too big, ``split`` or ``jumbo``.
-        defragmentation: what defragmentation has done to chunks: ``merged``, ``measured`` or ``moved``.
-        round_seconds: how long the last round took.
-        round_ended_at: when the last round ended, in seconds since 1970; 0 if there was none.
-        round_error: the name of the error that has ended the last round; empty if none has.
+        splits: splits at zone bounds.
+        moves: moves by result: ``moved`` or ``failed``, and ``split`` or ``jumbo`` for chunks that were too big.
+        defragmentation: steps of defragmentation: ``merged``, ``measured`` or ``moved``.
+        round_seconds: the duration of the last round.
+        round_ended_at: the end of the last round in seconds since 1970; 0 if there was none.
+        round_error: the name of the error that ended the last round, else empty.
         data_bytes: bytes of documents of sharded collections by shard, as of the last round.
     """
 
@@ -40,7 +38,7 @@ class BalancerMetrics:
 
     @classmethod
     def of(cls, metrics: Metrics) -> "BalancerMetrics":
-        """Counts that a daemon exports."""
+        """Create the counts and export them."""
         balancer = cls(
             metrics.counter("balancer_rounds", "Rounds of the balancer"),
             metrics.counter("balancer_failed_rounds", "Rounds of the balancer that ended with an error"),
@@ -73,7 +71,7 @@ class BalancerMetrics:
         return balancer
 
     def note_sizes(self, shards: Iterable[str], sizes: Iterable[Mapping[str, int]]) -> None:
-        """Note what the shards have reported for a round: for each collection, the bytes by shard."""
+        """Record the sizes reported for a round: for each collection, the bytes by shard."""
         totals: dict[str, float] = dict.fromkeys(shards, 0)
         for by_shard in sizes:
             for shard, size in by_shard.items():

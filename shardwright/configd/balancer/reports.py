@@ -1,4 +1,4 @@
-"""Reports without action: what the next round would do and why, and whether a collection is placed as it should be."""
+"""Dry runs: the decisions of a round with their reasons, and whether a collection complies with the policy."""
 
 from datetime import datetime
 from typing import Any
@@ -21,13 +21,12 @@ from shardwright.wire.rawbson import raw_document
 
 
 async def explain(term: Term, only: str | None = None) -> dict[str, Any]:
-    """The decisions that a round would make now, without carrying them out, and the reasons for them.
+    """Return the decisions that a round would make now, with their reasons, without executing them.
 
-    The round's collections come first, then defragmented ones with the decisions of their present phase.
+    The round's collections come first, then collections in defragmentation with the decisions of their present phase.
 
     Args:
-        term: the term's resources.
-        only: the namespace of the one collection to consider; None for all.
+        only: the namespace of the only collection to consider; None for all.
 
     Raises:
         CommandError: the catalog could not be read.
@@ -82,7 +81,7 @@ async def _defragmentation(term: Term, entry: CollectionEntry, configuration: Co
 
 
 async def collection_status(term: Term, namespace: str) -> dict[str, Any]:
-    """The reply to ``balancerCollectionStatus``; the chunk size is in MB.
+    """Build the reply to ``balancerCollectionStatus``; the chunk size is in MB.
 
     Raises:
         CommandError: NamespaceNotSharded; or the catalog could not be read.

@@ -1,6 +1,6 @@
 """One round: read, decide, split, decide again, move.
 
-The moves run at the same time. A chunk that is too big to move is split or marked jumbo.
+The moves run concurrently. A chunk that is too big to move is split or marked jumbo.
 """
 
 import random
@@ -31,7 +31,7 @@ _CAPITAL: Final = re.compile(r"([A-Z])")
 
 
 def shown(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a decision, with shard keys as text."""
+    """Return the fields of a decision for the log, with shard keys as text."""
     return {_name(name): _text(value) for name, value in document.items()}
 
 
@@ -49,14 +49,11 @@ logger = get_logger("configd.balancer")
 
 
 class Moves:
-    """The moves that a round has decided upon.
+    """The moves that a round has chosen.
 
     Args:
-        term: the term's resources.
-        configuration: the settings with which they are made.
-        metrics: counts them.
-        view: the cluster as the round has seen it.
-        decisions: all decisions of the round, with what was left alone.
+        view: the cluster as read by the round.
+        decisions: all decisions of the round, including what it skipped.
 
     Attributes:
         moved: the number of chunks moved, or split or marked because they were too big, as MongoDB counts.
@@ -78,13 +75,13 @@ class Moves:
         self.moved = 0
 
     async def make(self) -> None:
-        """Make all of them; returns when the last one is over."""
+        """Make all moves; returns after the last one has ended."""
         async with trio.open_nursery() as nursery:
             for each in self.decisions.moves:
                 nursery.start_soon(self._move_if_free, each)
 
     async def _move_if_free(self, decided: Move) -> None:
-        """Move a chunk, unless the defragmentation of a collection has begun to move another one on the same shards."""
+        """Move a chunk, unless a defragmentation has started another move on the same shards."""
         with self._term.busy_shards.taking(decided.donor, decided.recipient) as is_free:
             if is_free:
                 await self._move(decided)
@@ -115,7 +112,7 @@ class Moves:
             self._term.move_backoff.moved(collection, bound)
 
     async def _relieve(self, decided: Move, error: CommandError) -> bool:
-        """Deal with a chunk that is too big to move; returns whether it is dealt with."""
+        """Split or mark a chunk that is too big to move; returns whether that succeeded."""
         try:
             done = await relieve(self._term, self._view, decided)
         except (CommandError, BackendError) as failure:
@@ -127,20 +124,14 @@ class Moves:
 
 
 SPLITS_AT_ONCE: Final = 4
-"""Splits of one round that are in progress at the same time."""
+"""Maximum number of concurrent splits in a round."""
 
 SPLIT_SECONDS_MAX: Final = 30.0
-"""A split that takes longer, because its shard hangs, holds up the collection, but not the round."""
+"""Time limit of a split. A slower one, for example on a hanging shard, delays its collection but not the round."""
 
 
 class Round:
-    """One round of the balancer.
-
-    Args:
-        term: the term's resources.
-        configuration: the settings with which it works.
-        metrics: counts what is done.
-    """
+    """One round of the balancer."""
 
     def __init__(self, term: Term, configuration: Configuration, metrics: BalancerMetrics) -> None:
         self._term = term
@@ -148,7 +139,7 @@ class Round:
         self._metrics = metrics
 
     async def decide(self) -> Moves:
-        """Make the splits that the policy decides upon; returns the moves, none if the balancer was stopped.
+        """Make the splits that the policy chooses; returns the moves, none if the balancer was stopped.
 
         Raises:
             CommandError: the catalog could not be read.
@@ -162,14 +153,14 @@ class Round:
         cluster = _without_busy_shards(view.cluster, self._term.busy_shards)
         decisions = await answers.drive(choose_moves(cluster, in_turn(view, unsplit)))
         decisions.splits = splits
-        # The balancer may have been stopped while the shards were asked.
+        # The balancer may have been stopped during the shards' reports.
         now = await self._configuration.reread(self._term.catalog)
         if not now.is_valid or now.balancer.mode != "full":
             decisions.moves = []
         return Moves(self._term, self._configuration, self._metrics, view, decisions)
 
     async def _split(self, view: ClusterView, splits: Sequence[Split]) -> dict[str, str]:
-        """Make splits; returns the reasons why collections still have a chunk across the bound of a zone."""
+        """Make splits; returns the reasons why collections still have a zone bound inside a chunk."""
         unsplit: dict[str, str] = {}
         limiter = trio.CapacityLimiter(SPLITS_AT_ONCE)
 
@@ -189,7 +180,7 @@ class Round:
         return unsplit
 
     async def _why_not_split(self, view: ClusterView, split: Split) -> str:
-        """Make a split; returns why it could not be made, nothing if it was."""
+        """Make a split; returns the reason if it failed, else an empty text."""
         if split.chunk.shard in view.silent:
             return view.silent[split.chunk.shard]
         try:
@@ -208,17 +199,16 @@ def _without_busy_shards(cluster: ClusterState, busy: BusyShards) -> ClusterStat
 
 
 def answers_for(term: Term, view: ClusterView) -> ChunkAnswers:
-    """Answers to the policy, by which chunks whose moves have failed are held back."""
+    """Create the answers to the policy, which hold back chunks whose moves have failed."""
     held_back = {name: term.move_backoff.lower_bounds(entry.uuid) for name, entry in view.entries.items()}
     return ChunkAnswers(term.catalog, view.shards, view.entries, held_back)
 
 
 def in_turn(view: ClusterView, unsplit: Mapping[str, str]) -> list[CollectionState]:
-    """The collections in random order, so that each gets its turn when shards are scarce.
+    """Return the collections in random order, so that each gets its turn when shards are scarce.
 
     Args:
-        view: contains the collections.
-        unsplit: why a collection gets no moves as long as a bound of a zone lies inside one of its chunks.
+        unsplit: the reason why a collection gets no moves while a zone bound lies inside one of its chunks.
     """
     collections = [
         replace(each, why_skipped=each.why_skipped or unsplit.get(str(each.namespace), "")) for each in view.collections

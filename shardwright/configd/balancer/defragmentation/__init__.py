@@ -1,1 +1,1 @@
-"""Defragmentation of collections, beside the balancer's rounds."""
+"""Defragmentation of collections, alongside the balancer's rounds."""

@@ -1,4 +1,4 @@
-"""What the defragmentation of a collection does to its chunks: merge, measure, move."""
+"""The steps of a defragmentation on chunks: merge, measure, move."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from shardwright.wire.rawbson import raw_document
 async def merge(
     term: Term, shard: ShardEntry, entry: CollectionEntry, parts: Sequence[MeasuredChunk], threshold: int
 ) -> MeasuredChunk:
-    """Merge chunks of one shard that follow each other; the size of the whole is recorded if it is known.
+    """Merge adjacent chunks of one shard, and record the size of the whole if it is known.
 
     Raises:
         CommandError: the shard's error, for instance because the chunks have changed.
@@ -40,7 +40,7 @@ async def merge(
 
 
 async def measure(term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: MeasuredChunk, threshold: int) -> None:
-    """Have a shard add up the documents of a chunk, as far as is necessary to know that it is not small.
+    """Measure a chunk on its shard, up to the size that shows that it is not small.
 
     Raises:
         CommandError: the shard's error, or the catalog's.
@@ -59,7 +59,7 @@ async def measure(term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: 
 
 
 async def record_size(term: Term, entry: CollectionEntry, chunk: MeasuredChunk, size: int) -> None:
-    """Record the size of a chunk, provided that it is unchanged and on the same shard. Errors as for transactions."""
+    """Record the size of a chunk if it is unchanged and on the same shard. Errors as for transactions."""
 
     async def work(transaction: Transaction) -> None:
         query = {**chunks_of(entry), **chunk.range.to_document(), "shard": chunk.shard}

@@ -1,4 +1,4 @@
-"""What the defragmentation of a collection would do next in its phase, and why: a dry run."""
+"""A dry run of a collection's defragmentation: the next decisions of its phase, with their reasons."""
 
 from collections.abc import AsyncIterator
 from typing import Final, TypeAlias
@@ -28,7 +28,7 @@ from shardwright.sharding.catalog.collection_entry import CollectionEntry
 from shardwright.wire.errors import CommandError
 
 STEPS_MAX: Final = 100
-"""The explanation of a collection ends after this number of decisions, with a word about the rest."""
+"""Maximum number of decisions in the explanation of a collection; a final entry says that more exist."""
 
 _PHASES: Final = {each.value: each for each in (Rule.MERGE_AND_MEASURE, Rule.MOVE_AND_MERGE, Rule.MERGE)}
 
@@ -36,7 +36,7 @@ Step: TypeAlias = Move | Merge | Measure | Skipped
 
 
 async def next_steps(term: Term, entry: CollectionEntry, configuration: Configuration) -> list[Step]:
-    """The decisions of the present phase about the chunks as they are, and what it leaves alone.
+    """Return the decisions of the present phase for the present chunks, including the chunks that it skips.
 
     Raises:
         CommandError: the catalog could not be read.
@@ -79,7 +79,7 @@ def _steps(situation: Situation, run: list[MeasuredChunk], rule: Rule) -> list[S
 
 
 async def _small_chunks(term: Term, situation: Situation) -> AsyncIterator[Step]:
-    """The decisions about all small chunks, as long as none depends on the result of one before."""
+    """Yield the decisions about all small chunks that do not depend on the result of an earlier one."""
     entry, zones, threshold = situation.entry, situation.zones, situation.threshold
     above: bytes | None = None
     changed_up_to = b""

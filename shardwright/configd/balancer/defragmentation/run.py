@@ -1,8 +1,8 @@
-"""The defragmentation of collections, each in a task of its own, from phase to phase.
+"""The defragmentation of collections from phase to phase, each in its own task.
 
-The phase is recorded in the collection's entry and the size of each measured chunk in its document, so that the next
-primary continues in the same phase. All steps may be repeated. Each of them begins with a look at the entry and at
-the balancer's settings: it waits while the balancer is off, and the defragmentation ends if it was turned off.
+The phase is recorded in the collection's entry, and the size of each measured chunk in its document. So the next
+primary continues in the same phase. All steps may be repeated. Each first reads the entry and the balancer's settings.
+It waits while the balancer is off, and the defragmentation ends if it was turned off.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,20 +49,18 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.balancer")
 
 PAUSE_SECONDS: Final = 10.0
-"""From an error to the next attempt."""
+"""Pause after an error."""
 
 _MERGED_MAX: Final = 1000
-"""From this number on, chunks that belong together are merged in several steps; the last phase merges the results."""
+"""Maximum length of a run in one merge; the last phase merges the pieces of longer runs."""
 
 _THROTTLING: Final = "chunkDefragmentationThrottlingMS"
 
 
 class Defragmentation:
-    """Defragments one collection.
+    """The defragmentation of one collection.
 
     Args:
-        term: the term's resources.
-        namespace: the collection.
         on_step: called after each step with its name.
     """
 
@@ -73,7 +71,7 @@ class Defragmentation:
         self._begun_with: Situation | None = None
 
     async def run(self) -> None:
-        """Run the remaining phases; a phase with an error is repeated after a pause."""
+        """Run the remaining phases; after an error, repeat the phase after a pause."""
         while True:
             try:
                 await self._run_phases()
@@ -131,13 +129,13 @@ class Defragmentation:
                 await self._measure(situation, shard, whole)
 
     async def _move_and_merge(self) -> None:
-        """Deal with all small chunks in order, again and again until a pass changes nothing."""
+        """Process all small chunks in order, until a pass changes nothing."""
         while await self._pass_over_small_chunks():
-            # A move changes the version of a further chunk of the donor, which thereby loses its recorded size.
+            # A move changes the version of another chunk of the donor, which thereby loses its recorded size.
             await self._merge_and_measure()
 
     async def _pass_over_small_chunks(self) -> bool:
-        """Deal with each small chunk once; returns whether there was anything to be done."""
+        """Process each small chunk once; returns whether anything was done."""
         is_changed, above = False, None
         while True:
             situation = await self._next_step()
@@ -168,7 +166,7 @@ class Defragmentation:
     # Steps
 
     async def _next_step(self) -> Situation:
-        """The situation in which the next step is made; errors as `wait_situation`.
+        """Return the situation for the next step; errors as `wait_situation`.
 
         Raises:
             ReplacedError: the collection was dropped and created again, or resharded, since the first step.
@@ -179,7 +177,7 @@ class Defragmentation:
         return situation
 
     async def _runs(self) -> AsyncIterator[list[MeasuredChunk]]:
-        """The runs of chunks that can be merged, in order; a long one comes in several pieces."""
+        """Yield the runs of chunks that can be merged, in order; a long run comes in several pieces."""
         situation = await self._next_step()
         rest: list[MeasuredChunk] = []
         async for page in chunks_in_order(self._term.catalog, situation.entry):
@@ -254,7 +252,7 @@ class Defragmentation:
         self._on_step("moved")
 
     async def _throttle(self) -> None:
-        """The pause between merges and moves."""
+        """Pause between merges and moves."""
         reply = await self._term.catalog.mongod.command("admin", {"getParameter": 1, _THROTTLING: 1})
         await trio.sleep(int(reply[_THROTTLING]) / 1000)
 
@@ -264,16 +262,11 @@ def _leave_alone(skipped: Skipped) -> None:
 
 
 LOOK_SECONDS: Final = 10.0
-"""How often collections are looked for, apart from whenever a user has changed the settings of one."""
+"""Interval between searches for collections; a user's change of a collection's settings also starts one."""
 
 
 class Defragmenter:
-    """Starts the defragmentation of collections in one term, and continues what former primaries began.
-
-    Args:
-        term: the term's resources.
-        metrics: counts what is done.
-    """
+    """Starter of defragmentations in one term, including those that former primaries began."""
 
     def __init__(self, term: Term, metrics: BalancerMetrics) -> None:
         self._term = term
@@ -281,7 +274,7 @@ class Defragmenter:
         self._running: set[str] = set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Start and resume defragmentations until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 for namespace in await self._wanted():

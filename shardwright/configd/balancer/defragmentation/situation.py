@@ -1,8 +1,7 @@
-"""The state in which a step of a defragmentation begins: collection, settings, shards, zones, recorded progress,
-chunks.
+"""The state before a step of a defragmentation: collection, settings, shards, zones, recorded progress, chunks.
 
-Chunks are read a page at a time, with their recorded sizes. What happens to a small chunk is decided here, for the
-defragmentation and for its explanation.
+Chunks are read a page at a time, with their recorded sizes. The decision about a small chunk is made here, for both the
+defragmentation and its explanation.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -37,13 +36,13 @@ from shardwright.sharding.document_fields import required
 from shardwright.wire.rawbson import encode_document, raw_document
 
 SIZE_FIELD: Final = "estimatedDataSizeBytes"
-"""The field of a chunk with its recorded size; a chunk that is written again loses it."""
+"""The field of a chunk with its recorded size; any later write of the chunk removes it."""
 
 _CHUNKS_PER_PAGE: Final = 1000
 
 
 async def chunks_in_order(catalog: Catalog, entry: CollectionEntry) -> AsyncIterator[list[MeasuredChunk]]:
-    """All chunks of a collection in pages; later pages show changes made since the first.
+    """Yield all chunks of a collection in pages; later pages show changes made since the first.
 
     Raises:
         CommandError: the mongod refused, or a chunk is malformed.
@@ -63,7 +62,7 @@ async def chunks_in_order(catalog: Catalog, entry: CollectionEntry) -> AsyncIter
 async def next_small_chunk(
     catalog: Catalog, entry: CollectionEntry, threshold: int, above: bytes | None
 ) -> MeasuredChunk | None:
-    """The first small chunk that begins above a bound; None if there is none. Errors as `chunks_in_order`."""
+    """Return the first small chunk that begins above a bound, or None. Errors as `chunks_in_order`."""
     query: dict[str, Any] = {**chunks_of(entry), SIZE_FIELD: {"$lt": threshold}}
     if above is not None:
         query["min"] = {"$gt": raw_document(above)}
@@ -72,7 +71,7 @@ async def next_small_chunk(
 
 
 async def neighbours_of(catalog: Catalog, entry: CollectionEntry, chunk: MeasuredChunk) -> list[MeasuredChunk]:
-    """The chunks next to a chunk, in order. Errors as `chunks_in_order`."""
+    """Return the neighbours of a chunk, in order. Errors as `chunks_in_order`."""
     below = {**chunks_of(entry), "min": {"$lt": raw_document(chunk.range.min)}}
     above = {**chunks_of(entry), "min": raw_document(chunk.range.max)}
     found = [
@@ -83,12 +82,12 @@ async def neighbours_of(catalog: Catalog, entry: CollectionEntry, chunk: Measure
 
 
 def chunks_of(entry: CollectionEntry) -> dict[str, Any]:
-    """The query for all chunks of a collection."""
+    """Return the query for all chunks of a collection."""
     return {"uuid": Binary.from_uuid(entry.uuid)}
 
 
 def measured(document: Mapping[str, Any], entry: CollectionEntry) -> MeasuredChunk:
-    """A chunk from its document."""
+    """Read a chunk from its document."""
     low, high = (encode_document(required(document, name, Mapping)) for name in ("min", "max"))
     return MeasuredChunk(
         ChunkRange.of(entry.key, low, high), required(document, "shard", str), document.get(SIZE_FIELD)
@@ -96,13 +95,13 @@ def measured(document: Mapping[str, Any], entry: CollectionEntry) -> MeasuredChu
 
 
 DEFRAGMENTATION_FIELDS: Final = ("defragmentCollection", "defragmentationPhase")
-"""The fields of a collection's entry, both absent unless it is defragmented."""
+"""The fields of a collection's entry; both are absent except during a defragmentation."""
 
 _NOT_BEGUN: Final = "none"
 
 
 async def defragmentation_details(term: Term, entry: CollectionEntry, chunk_bytes_max: int) -> dict[str, Any]:
-    """The ``details`` of ``balancerCollectionStatus`` for a collection that is defragmented.
+    """Build the ``details`` of ``balancerCollectionStatus`` for a collection in defragmentation.
 
     Raises:
         CommandError: the mongod refused.
@@ -120,13 +119,13 @@ async def defragmentation_details(term: Term, entry: CollectionEntry, chunk_byte
 
 
 async def set_phase(term: Term, entry: CollectionEntry, phase: Phase) -> None:
-    """Record that a phase has begun, unless the defragmentation was turned off. Errors as `Catalog.update_many`."""
+    """Record the start of a phase, unless the defragmentation was turned off. Errors as `Catalog.update_many`."""
     wanted = {**_incarnation(entry), "defragmentCollection": True}
     await term.catalog.update_many("collections", wanted, {"$set": {"defragmentationPhase": phase.value}})
 
 
 async def forget(term: Term, entry: CollectionEntry) -> None:
-    """Remove the recorded sizes and the phase: the defragmentation is over. Errors as `Catalog.update_many`."""
+    """Remove the recorded sizes and the phase after the end. Errors as `Catalog.update_many`."""
     sized = {**chunks_of(entry), SIZE_FIELD: {"$exists": True}}
     await term.catalog.update_many("chunks", sized, {"$unset": {SIZE_FIELD: ""}})
     await term.catalog.update_many(
@@ -135,33 +134,33 @@ async def forget(term: Term, entry: CollectionEntry) -> None:
 
 
 def _incarnation(entry: CollectionEntry) -> dict[str, Any]:
-    """The query for the entry, which does not match a later collection of the same name."""
+    """Return the query for the entry, which does not match a later collection of the same name."""
     return {"_id": str(entry.namespace), **chunks_of(entry)}
 
 
 OFF_SECONDS: Final = 10.0
-"""How often to look whether the balancer is on again, apart from whenever it is started."""
+"""Interval between checks whether the balancer is on again; starting it also triggers one."""
 
 
 class TurnedOffError(Exception):
-    """The collection is not to be defragmented any more, or has been dropped."""
+    """End of the defragmentation: it was turned off, or the collection was dropped."""
 
 
 class ReplacedError(Exception):
-    """Another collection has the name now, and is to be defragmented from the beginning."""
+    """Replacement of the collection by another one of the same name, which is defragmented from the beginning."""
 
 
 class PausedError(Exception):
-    """The balancer has been stopped, or its window has ended, since the step was chosen."""
+    """Stop of the balancer, or end of its window, since the step was chosen."""
 
 
 @asynccontextmanager
 async def step(term: Term) -> AsyncIterator[None]:
-    """Do something for which ``balancerStop`` waits, and which does not begin after that.
+    """Run a step in the block. ``balancerStop`` waits for its end and prevents later ones.
 
     Raises:
         PausedError: the balancer is off.
-        CommandError: the settings could not be read; and whatever the block raises.
+        CommandError: the settings could not be read; also errors of the block.
         BackendError: likewise.
     """
     with term.balancer_rounds.step():
@@ -173,7 +172,7 @@ async def step(term: Term) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The cluster as one step sees it."""
+    """The cluster as one step reads it."""
 
     entry: CollectionEntry
     configuration: Configuration
@@ -187,7 +186,7 @@ class Situation:
 
     @property
     def threshold(self) -> int:
-        """The size from which on a chunk is not small."""
+        """The size below which a chunk is small."""
         return small_bytes(self.chunk_bytes_max)
 
     def may_receive(self, shard_id: str, zone: str) -> bool:
@@ -220,7 +219,7 @@ async def wait_situation(term: Term, namespace: str) -> Situation:
 
 
 async def read_situation(term: Term, entry: CollectionEntry, configuration: Configuration) -> Situation:
-    """The situation of a collection now, whether or not a step may be made.
+    """Read the present situation of a collection, whether or not a step is allowed.
 
     Raises:
         CommandError: the catalog could not be read, or the zones do not fit the shard key.
@@ -235,7 +234,7 @@ async def read_situation(term: Term, entry: CollectionEntry, configuration: Conf
 def decide_about_small(
     situation: Situation, chunk: MeasuredChunk, neighbours: Sequence[MeasuredChunk]
 ) -> Union | Skipped:
-    """What to do about a small chunk, or why it stays as it is."""
+    """Decide about a small chunk: unite it with a neighbour, or skip it for a reason."""
     zones, namespace = situation.zones, situation.entry.namespace
     if chunk.shard not in situation.shards:
         return stays(namespace, chunk, zones, Rule.MOVE_AND_MERGE, UNKNOWN_SHARD)
