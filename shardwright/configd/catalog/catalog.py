@@ -1,9 +1,8 @@
-"""The catalog for the primary's operations: majority reads, transactions, cluster time, and numbers of chunks by shard.
+"""The catalog for the primary's operations: majority reads, transactions, cluster time, and chunk counts by shard.
 
-The numbers are for the metrics (`ChunkCensus`). Every change of a collection's chunks raises its version, which is one
-look-up in an index. Only a collection whose version has changed is counted again, and after each count a pause
-follows that is much longer than the count. So the census costs the mongod about a hundredth of a core at most,
-whatever the number of chunks.
+The chunk counts are for the metrics (`ChunkCensus`). Every change of a collection's chunks raises its version, which
+takes one look-up in an index. Only a collection with another version is counted again. Each count is followed by a much
+longer pause, so the census costs the mongod at most about a hundredth of a core for any number of chunks.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -37,12 +36,12 @@ DB: Final = "config"
 
 
 class Catalog:
-    """The config database on the local mongod, which is primary.
+    """The config database on the local mongod, which is primary. Reads and writes raise the errors of `find`.
 
     Attributes:
         mongod: runs commands on it.
         cluster_id: the identity of the cluster.
-        conflicts: counts transactions that conflicted with other writes and were run again.
+        conflicts: the number of repeated transactions after conflicts with other writes.
     """
 
     def __init__(self, mongod: Commands, cluster_id: ObjectId, conflicts: Counter | None = None) -> None:
@@ -51,13 +50,13 @@ class Catalog:
         self.conflicts = conflicts or Counter()
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """The result of ``work``, committed on a majority; see `run_transaction`."""
+        """Run ``work`` and commit its writes on a majority, see `run_transaction`."""
         return await run_transaction(self.mongod, work, self.conflicts)
 
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """The documents that match, with read concern majority.
+        """Return the documents that match, with read concern majority.
 
         Raises:
             CommandError: mongod refused.
@@ -71,7 +70,7 @@ class Catalog:
     async def find_some(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int], limit: int
     ) -> list[dict[str, Any]]:
-        """The first documents that match, up to a number of them. Errors as `find`."""
+        """Return at most ``limit`` documents that match."""
         command = {"find": collection, "filter": query, "sort": sort, "limit": limit}
         return await DecodedCursor(
             self.mongod.command, DB, {**command, "readConcern": {"level": "majority"}}
@@ -85,7 +84,7 @@ class Catalog:
         sort: Mapping[str, int],
         **options: Any,  # noqa: ANN401 - options of find
     ) -> dict[str, Any] | None:
-        """The first document that matches; None if there is none. Errors as `find`."""
+        """Return the first document that matches, or None."""
         command = {
             "find": collection,
             "filter": query,
@@ -100,7 +99,7 @@ class Catalog:
     async def aggregate(
         self, collection: str, pipeline: Sequence[Mapping[str, Any]], *, hint: Mapping[str, int]
     ) -> list[dict[str, Any]]:
-        """The results of a pipeline that reads a collection through one index. Errors as `find`."""
+        """Return the results of a pipeline that reads a collection through one index."""
         command = {
             "aggregate": collection,
             "pipeline": list(pipeline),
@@ -111,13 +110,13 @@ class Catalog:
         return await DecodedCursor(self.mongod.command, DB, command).all_documents()
 
     async def count(self, collection: str, query: Mapping[str, Any], **options: Any) -> Int64:  # noqa: ANN401 - options of count
-        """The number of documents that match. Errors as `find`."""
+        """Count the documents that match."""
         command = {"count": collection, "query": query, **options, "readConcern": {"level": "majority"}}
         reply = await self.mongod.command(DB, command)
         return Int64(reply["n"])
 
     async def find_by_id(self, collection: str, key: object) -> dict[str, Any] | None:
-        """The document with the given ``_id``; None if there is none. Errors as `find`."""
+        """Return the document with the given ``_id``, or None."""
         documents = await self.find(collection, {"_id": key})
         return documents[0] if documents else None
 
@@ -132,7 +131,7 @@ class Catalog:
             await self._write({"insert": collection, "documents": batch})
 
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
-        """Delete documents that nothing refers to; errors as `insert`."""
+        """Delete documents without references; errors as `insert`."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
 
     async def update(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
@@ -142,18 +141,18 @@ class Catalog:
     async def update_many(
         self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> None:
-        """Update all documents that match, each by itself; transactions that have read one of them start again.
+        """Update each matching document by itself; transactions that have read one of them start again.
 
         Errors as `insert`.
         """
         await self._write({"update": collection, "updates": [{"q": query, "u": update, "multi": True}]})
 
     async def shards(self) -> list[ShardEntry]:
-        """All shards, in the order of their names."""
+        """Return all shards, in the order of their names."""
         return [ShardEntry.from_document(document) for document in await self.find("shards", {}, sort={"_id": 1})]
 
     async def shard(self, shard_id: str) -> ShardEntry:
-        """One shard.
+        """Return one shard.
 
         Raises:
             CommandError: ShardNotFound.
@@ -164,12 +163,12 @@ class Catalog:
         return ShardEntry.from_document(document)
 
     async def now(self, told: Mapping[str, Any] | None = None) -> Timestamp:
-        """The cluster time; writes after this call get a later one.
+        """Return the cluster time; writes after this call get a later one.
 
-        So objects that are created in succession, with a write in between, get different timestamps.
+        So objects created in succession, with a write in between, get different timestamps.
 
         Args:
-            told: a ``$clusterTime`` that the result must not be older than.
+            told: a ``$clusterTime``; the result is not older.
         """
         gossip = {} if told is None else {CLUSTER_TIME.decode(): told}
         reply = await self.mongod.command("admin", {"ping": 1, **gossip})
@@ -177,11 +176,11 @@ class Catalog:
         return time
 
     async def snapshot_window_seconds(self) -> int:
-        """How long mongod keeps the history of data, and configd the history of its placement."""
+        """Return the time for which mongod keeps the history of data, and configd the history of its placement."""
         return await self._parameter("minSnapshotHistoryWindowInSeconds")
 
     async def session_timeout_minutes(self) -> int:
-        """How long after its last use a logical session expires."""
+        """Return the time after its last use at which a logical session expires."""
         return await self._parameter("localLogicalSessionTimeoutMinutes")
 
     async def _parameter(self, name: str) -> int:
@@ -196,13 +195,13 @@ class Catalog:
 logger = get_logger("configd.catalog")
 
 LOOK_SECONDS: Final = 30.0
-"""Pause between two looks at all versions."""
+"""Pause between two checks of all versions."""
 
 PAUSE_FACTOR: Final = 100
-"""A count is followed by a pause that is this many times as long."""
+"""Ratio of the pause after a count to the duration of the count."""
 
 UNCHANGED_SECONDS_MAX: Final = 600.0
-"""A collection is counted again after this time even if its version is the same: the jumbo flag does not raise it."""
+"""Maximum age of a count, even if the version is the same: the jumbo flag does not raise it."""
 
 _BY_VERSION: Final = {"uuid": 1, "lastmod": 1}
 _BY_SHARD: Final = {"uuid": 1, "shard": 1, "min": 1}
@@ -218,10 +217,10 @@ class _Count:
 
 @dataclass(slots=True)
 class ChunkCensus:
-    """The numbers of one term; all are empty before the first count.
+    """The counts of one term; all are empty before the first count.
 
     Attributes:
-        draining: whether each shard is being removed, by its name.
+        draining: whether each shard is draining, by name.
     """
 
     draining: dict[str, bool] = field(default_factory=dict)
@@ -233,11 +232,11 @@ class ChunkCensus:
         return len(self._counts)
 
     def chunks(self) -> dict[str, float]:
-        """Chunks by shard."""
+        """Count the chunks by shard."""
         return self._sums([each.chunks for each in self._counts.values()])
 
     def jumbo(self) -> dict[str, float]:
-        """Chunks marked as jumbo, by shard."""
+        """Count the chunks marked as jumbo, by shard."""
         return self._sums([each.jumbo for each in self._counts.values()])
 
     async def run(self, catalog: Catalog) -> None:

@@ -17,7 +17,7 @@ _SHARD: Final = "config"
 
 
 class ChangeLog:
-    """Records changes after they were committed, as MongoDB does: transactions cannot write to capped collections.
+    """Writer of changes after their commit, as in MongoDB, because transactions cannot write to capped collections.
 
     Args:
         mongod: runs commands on the primary.
@@ -33,7 +33,7 @@ class ChangeLog:
     ) -> None:
         """Record changes to the catalog, with one entry for each.
 
-        If they cannot be recorded, the failure is logged, because the changes have already been made.
+        A failure is only logged, because the changes have already been made.
         """
         await self._insert("changelog", [self._entry(what, namespace, each, client_address) for each in details])
 

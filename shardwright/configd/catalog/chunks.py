@@ -1,4 +1,4 @@
-"""The chunks of one sharded collection, read and changed inside a transaction; ranges and bounds in commands."""
+"""The chunks of one sharded collection, read and changed in a transaction; ranges and bounds in commands."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,13 +30,13 @@ _IN_ORDER = {"min": 1}
 
 
 async def find_collection(transaction: Transaction, namespace: str) -> CollectionEntry | None:
-    """The entry of a sharded collection; None if it is not sharded."""
+    """Return the entry of a sharded collection; None if it is unsharded."""
     document = await transaction.find_one("collections", {"_id": namespace})
     return None if document is None else CollectionEntry.from_document(document)
 
 
 class CollectionChunks:
-    """The chunks of a collection as one transaction sees them."""
+    """The chunks of a collection in one transaction."""
 
     def __init__(self, transaction: Transaction, collection: CollectionEntry) -> None:
         self._transaction = transaction
@@ -44,7 +44,7 @@ class CollectionChunks:
         self._uuid = Binary.from_uuid(collection.uuid)
 
     async def newest(self) -> Chunk:
-        """The chunk with the highest version, which is the collection version.
+        """Return the chunk with the highest version, which is the collection version.
 
         Every change to a chunk raises it, so a transaction that has read this chunk commits only if none has changed.
 
@@ -60,16 +60,16 @@ class CollectionChunks:
         return self._parse(document)
 
     async def version(self) -> ChunkVersion:
-        """The collection version; errors as `newest`."""
+        """Return the collection version; errors as `newest`."""
         return (await self.newest()).version
 
     async def shard_version(self, shard: str) -> ChunkVersion:
-        """The highest version of the chunks on a shard; 0|0 if it owns none."""
+        """Return the highest version of the chunks on a shard; 0|0 if it owns none."""
         chunk = await self._first({"shard": shard}, sort=_NEWEST_FIRST)
         return chunk.version if chunk else self._no_version
 
     async def shard_version_after(self, shard: str, changes: ChunkChanges) -> ChunkVersion:
-        """The version of a shard after ``changes``, in which it takes part; changes produce the highest versions."""
+        """Return a shard's version after ``changes`` that involve it; changes produce the highest versions."""
         if not changes.written:
             return await self.shard_version(shard)
         versions = [chunk.version for chunk in changes.written if chunk.shard == shard]
@@ -80,44 +80,44 @@ class CollectionChunks:
         return ChunkVersion(0, 0, self.collection.epoch, self.collection.timestamp)
 
     async def exactly(self, wanted: ChunkRange) -> Chunk | None:
-        """The chunk with exactly these bounds."""
+        """Return the chunk with exactly these bounds, or None."""
         chunk = await self.at(wanted.min)
         return chunk if chunk is not None and chunk.range(self.collection.key).is_same_as(wanted) else None
 
     async def at(self, key: bytes) -> Chunk | None:
-        """The chunk that contains a shard key; None for the global maximum."""
+        """Return the chunk that contains a shard key; None for the global maximum."""
         pattern = self.collection.key
         chunk = await self._first({"min": {"$lte": _document(key)}}, sort={"min": -1})
         return chunk if chunk and chunk.range(pattern).contains_key(pattern.key_bytes(key)) else None
 
     async def before(self, key: bytes) -> Chunk | None:
-        """The chunk that begins before a shard key and ends at or after it; None for the global minimum."""
+        """Return the chunk that begins before a shard key and ends at or after it; None for the global minimum."""
         return await self._first({"min": {"$lt": _document(key)}}, sort={"min": -1})
 
     async def every(self) -> list[Chunk]:
-        """All chunks, in order."""
+        """Return all chunks, in order."""
         return await self.some({}, 0)
 
     async def some(self, query: Mapping[str, Any], limit: int) -> list[Chunk]:
-        """The first chunks that match, in order: at most ``limit``, or all of them if that is 0."""
+        """Return the first chunks that match, in order: at most ``limit``, or all if that is 0."""
         query = {"uuid": self._uuid, **query}
         return [
             self._parse(each) for each in await self._transaction.find("chunks", query, sort=_IN_ORDER, limit=limit)
         ]
 
     async def overlapping(self, wanted: ChunkRange) -> list[Chunk]:
-        """The chunks that overlap a range, in order."""
+        """Return the chunks that overlap a range, in order."""
         first = await self.at(wanted.min)
         since = wanted.min if first is None else first.min
         query = {"uuid": self._uuid, "min": {"$gte": _document(since), "$lt": _document(wanted.max)}}
         return [self._parse(document) for document in await self._transaction.find("chunks", query, sort=_IN_ORDER)]
 
     async def control_chunk(self, moved: Chunk) -> Chunk | None:
-        """Another chunk of the shard from which ``moved`` moves; None if it has no other."""
+        """Return another chunk of the donor of ``moved``, or None."""
         return await self._first({"shard": moved.shard, "_id": {"$ne": moved.id}}, sort=_IN_ORDER)
 
     async def owners(self) -> list[str]:
-        """The shards that own chunks, ordered by name: one look-up per shard, however many chunks there are."""
+        """Return the shards that own chunks, by name; this takes one look-up per shard for any number of chunks."""
         owners: list[str] = []
         above: dict[str, Any] = {}
         while chunk := await self._first(above, sort={"shard": 1}):
@@ -126,7 +126,7 @@ class CollectionChunks:
         return owners
 
     async def first_of_each_owner(self) -> list[Chunk]:
-        """The first chunk of each shard that owns any, ordered by the shards' names."""
+        """Return the first chunk of each shard that owns any, ordered by the shards' names."""
         found = [await self._first({"shard": owner}, sort=_IN_ORDER) for owner in await self.owners()]
         return [chunk for chunk in found if chunk is not None]
 
@@ -145,7 +145,7 @@ class CollectionChunks:
 
 
 def bounds_document(chunk: Chunk, version: ChunkVersion | None = None) -> dict[str, Any]:
-    """A chunk in the format of changelog entries: ``{min, max, lastmod}``."""
+    """Format a chunk as in changelog entries: ``{min, max, lastmod}``."""
     return {
         "min": decode_document(chunk.min),
         "max": decode_document(chunk.max),
@@ -158,7 +158,7 @@ def _document(bound: bytes) -> Mapping[str, Any]:
 
 
 def parse_range(pattern: ShardKeyPattern, low: bytes, high: bytes) -> ChunkRange:
-    """The range between two bounds.
+    """Parse a range from its bounds.
 
     Raises:
         CommandError: FailedToParse, the range is empty.
@@ -171,9 +171,9 @@ def parse_range(pattern: ShardKeyPattern, low: bytes, high: bytes) -> ChunkRange
 
 
 async def refine_zones(catalog: Catalog, entry: CollectionEntry) -> None:
-    """Extend the bounds of a collection's zones that are not yet, one by one; errors as `Catalog.insert`.
+    """Extend the remaining bounds of a collection's zones after a refinement; errors as `Catalog.insert`.
 
-    Whatever changes zones has to do this first if the entry has the mark.
+    Every change of zones has to call this first if the entry has the mark.
     """
     if entry.refined_from is not None:
         zones = {"ns": str(entry.namespace), **bounds_to_refine(entry.key)}
@@ -182,7 +182,7 @@ async def refine_zones(catalog: Catalog, entry: CollectionEntry) -> None:
 
 
 async def refine_chunks(catalog: Catalog, entry: CollectionEntry) -> None:
-    """As `refine_zones`, of its chunks."""
+    """Do the same for chunks as `refine_zones` for zones."""
     if entry.refined_from is not None:
         old = ShardKeyPattern.from_mapping(entry.refined_from)
         await catalog.update_many("chunks", chunks_to_refine(entry.uuid, entry.key), chunk_update(old, entry.key))

@@ -11,16 +11,16 @@ _ADMIN: Final = "admin"
 
 
 async def read_feature_version(mongod: Commands, *, may_be_secondary: bool = False) -> int:
-    """The cluster's feature version.
+    """Read the cluster's feature version.
 
     Args:
         mongod: the local mongod.
-        may_be_secondary: whether it may be a secondary, whose answer may be outdated.
+        may_be_secondary: the mongod may be a secondary, whose answer may be outdated.
 
     Raises:
         CommandError: mongod refuses, or the document is malformed.
         BackendError: mongod does not answer.
-        UnfitClusterError: this daemon does not know the version.
+        UnfitClusterError: this daemon does not support the version.
     """
     command: dict[str, Any] = query()
     if may_be_secondary:

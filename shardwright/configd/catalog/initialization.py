@@ -1,4 +1,4 @@
-"""What the config servers' primary does first: creates collections, indexes and the identity of the cluster.
+"""First step of a new primary of the config servers: collections, indexes and the identity of the cluster.
 
 Every step can be repeated, and is repeated at every step-up.
 """
@@ -21,18 +21,18 @@ _MAJORITY: Final = {"w": "majority"}
 # Present in every MongoDB catalog, even if empty.
 _PLAIN_COLLECTIONS: Final = ("collections", "databases", "settings", "version")
 
-# Belongs to the shards; a config server does not have it.
+# Shards hold it; a config server does not.
 _NOT_HERE: Final = frozenset({"system.sessions"})
 
 
 async def initialize_catalog(mongod: Commands) -> ObjectId:
-    """Create whatever the catalog lacks; returns the id of the cluster.
+    """Create everything that the catalog lacks; returns the id of the cluster.
 
     Raises:
-        CommandError: mongod refused, for example because it is no longer primary; or the catalog has another version
-            (IncompatibleShardingConfigVersion).
+        CommandError: mongod refused, for example because it is not primary any more; or
+            IncompatibleShardingConfigVersion, the catalog has another version.
         BackendError: mongod does not answer.
-        UnfitClusterError: this daemon does not know the cluster's feature version.
+        UnfitClusterError: this daemon does not support the cluster's feature version.
     """
     cluster_id = await _read_cluster_id(mongod)
     await read_feature_version(mongod)
@@ -72,9 +72,10 @@ async def _read_cluster_id(mongod: Commands) -> ObjectId | None:
 
 
 async def _write_cluster_id(mongod: Commands) -> ObjectId:
-    """Write the version document; this comes last, so that a catalog with it is complete.
+    """Write the version document as the last step, so that a catalog with it is complete.
 
-    A new cluster has nothing that an older release would have to read.
+    A new cluster starts with the newest feature version, since it holds nothing that an older release would have to
+    read.
     """
     await write_feature_version(mongod, NEWEST)
     cluster_id = ObjectId()

@@ -1,14 +1,14 @@
 """Transactions on the catalog, through which all changes of placement are written.
 
 A mongod that was not started as a config server refuses multi-document transactions on the config database
-(OperationNotSupportedInTransaction). So this does what the config server of MongoDB 6.0 itself does to change chunks:
-read, compute, and write everything in one ``applyOps``, which mongod applies atomically, and only if its
-``preCondition`` holds: each document on which the computation was based is unchanged.
+(OperationNotSupportedInTransaction). So a transaction does what MongoDB 6.0's config server does to change chunks. It
+reads, computes, and writes everything in one ``applyOps``. mongod applies that atomically, and only if its
+``preCondition`` holds: each document used in the computation is unchanged.
 
-The work of a transaction is a function from the current catalog to writes. It may run more than once, always from the
+The work of a transaction is a function from the current catalog to writes. It may run several times, always from the
 start, so it must not have effects outside the transaction.
 
-`Gossip` exchanges the times in messages: the vector clock of the config servers is their mongod's.
+`gossip` exchanges the times in messages: the vector clock of the config servers is their mongod's.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ logger = get_logger("configd.transactions")
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 10
-"""The maximum number of attempts of a transaction that conflicts with other writes."""
+"""Maximum attempts of a transaction that conflicts with other writes."""
 
 MAJORITY: Final = {"w": "majority"}
 
@@ -36,13 +36,15 @@ _DB: Final = "config"
 _ABSENT: Final = {"_id": {"$exists": False}}
 
 _NAMED_BY_THE_REST: Final = {"chunks": ("min", "max")}
-"""Fields that do not change unless another field or the size of the document does: a chunk that is divided or merged
-has another version, and refined bounds have more fields. A command has no room for the bounds of several chunks, which
-may be as large as a document, and needs none of them to know the chunks again."""
+"""Fields that change only together with another field or the size of the document.
+
+A chunk that is divided or merged has another version, and refined bounds have more fields. A command has no room for
+the bounds of several chunks, which may be as large as a document, and can identify the chunks without them.
+"""
 
 
 class Commands(Protocol):
-    """Runs commands on the primary mongod."""
+    """Runner of commands on the primary mongod."""
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply.
@@ -54,8 +56,7 @@ class Commands(Protocol):
 
 
 class TransactionConflictError(Exception):
-    """Documents that a transaction has read changed before it was committed, or their snapshot is gone; nothing was
-    written."""
+    """Failure of a transaction that wrote nothing: a document that it read has changed, or its snapshot is gone."""
 
 
 class Transaction:
@@ -77,7 +78,7 @@ class Transaction:
         projection: Mapping[str, Any] | None = None,
         limit: int = 0,
     ) -> list[dict[str, Any]]:
-        """The documents that match, at most ``limit`` of them if that is not 0.
+        """Return the documents that match, at most ``limit`` of them if that is not 0.
 
         The commit checks only documents read with `find_one`.
         """
@@ -91,7 +92,7 @@ class Transaction:
     async def find_one(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> dict[str, Any] | None:
-        """The first document that matches; None if there is none. The commit fails if this has changed."""
+        """Return the first document that matches, or None. The commit fails if this result has changed."""
         command: dict[str, Any] = {"find": collection, "filter": query, "limit": 1}
         condition: dict[str, Any] = {"query": query}
         if sort is not None:
@@ -103,10 +104,10 @@ class Transaction:
         return found
 
     def put(self, collection: str, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Insert documents, or replace those with the same ``_id``.
+        """Insert documents, or replace documents with the same ``_id``.
 
-        Of one that was read with `find_one` only the fields that change are written, so that a large one, which the
-        condition contains already, is not in the command twice.
+        For a document read with `find_one`, only the changed fields are written. Otherwise a large one, which the
+        condition contains already, would be in the command twice.
         """
         for document in documents:
             place = {"ns": f"{_DB}.{collection}", "o2": {"_id": document["_id"]}}
@@ -133,7 +134,7 @@ class Transaction:
 
         Raises:
             TransactionConflictError: nothing was written.
-            CommandError: nothing was written, or not on a majority (then the code is the write concern error's).
+            CommandError: nothing was written; or, with a write concern error's code, not on a majority.
             BackendError: mongod is gone; it is unknown whether anything was written.
         """
         if not self._operations:
@@ -148,7 +149,7 @@ class Transaction:
         check_writes(reply)
 
     def _unchanged(self, collection: str, found: Mapping[str, Any]) -> dict[str, Any]:
-        """The condition that a query still finds a document; only the first such condition contains the whole of it."""
+        """Build the condition that a query still finds a document; only the first such condition contains all of it."""
         key = _key(collection, found)
         if key in self._found:
             return {"_id": {"$eq": found["_id"]}}
@@ -173,7 +174,7 @@ def _key(collection: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def _equal_document(found: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
-    """The condition that a document is this one, which does not contain the fields that are left out."""
+    """Build the condition that a document equals ``found``, without the fields in ``left_out``."""
     rest: object = "$$ROOT"
     for name in left_out:
         rest = {"$unsetField": {"field": name, "input": rest}}
@@ -184,9 +185,10 @@ def _equal_document(found: Mapping[str, Any], left_out: Sequence[str]) -> dict[s
 
 
 def _changed_fields(former: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What makes one document of another, as in an oplog entry with ``$v: 2``: deleted, updated and inserted fields.
+    """Return the changes from one document to another as in an oplog entry with ``$v: 2``.
 
-    Nothing if they are equal, or if the fields would not be in the same order: inserted ones come last.
+    They are the deleted, updated and inserted fields. The result is empty if the documents are equal, or if the changes
+    would produce another order of fields: inserted ones come last.
     """
     kept = [name for name in former if name in document]
     if list(document)[: len(kept)] != kept:
@@ -204,7 +206,7 @@ def _changed_fields(former: Mapping[str, Any], document: Mapping[str, Any]) -> d
 
 
 async def check_shard_exists(transaction: Transaction, shard_id: str) -> None:
-    """Have a transaction, which places something on a shard, fail if the shard is removed before the commit.
+    """Make a transaction that places something on a shard fail if the shard is removed before the commit.
 
     Raises:
         CommandError: ShardNotFound.
@@ -216,10 +218,10 @@ async def check_shard_exists(transaction: Transaction, shard_id: str) -> None:
 async def run_transaction(
     mongod: Commands, work: Callable[[Transaction], Awaitable[T]], conflicts: Counter | None = None
 ) -> T:
-    """The result of ``work``, whose writes are committed with write concern majority.
+    """Run ``work`` and commit its writes with write concern majority; returns its result.
 
-    Work that conflicts with other writes, or whose snapshot mongod gives up before all is read, is run again, with at
-    most `ATTEMPTS_MAX` attempts; ``conflicts`` counts them.
+    The work is repeated if it conflicts with other writes, or if mongod discards its snapshot during the reads. There
+    are at most `ATTEMPTS_MAX` attempts; ``conflicts`` counts the failed ones.
 
     Raises:
         CommandError: from ``work``, nothing was written; WriteConflict, all attempts failed; or see
@@ -245,14 +247,13 @@ _CLUSTER_TIME = CLUSTER_TIME.decode()
 
 
 async def gossip(mongod: Commands, told: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The times of one moment; empty if mongod has stepped down or is gone.
+    """Return the times of one moment; empty if mongod has stepped down or is gone.
 
-    The config time is the time of the newest majority-committed catalog: the operation time of a majority read.
-    The topology time is the latest in ``config.shards``.
+    The config time is the time of the newest majority-committed catalog: the operation time of a majority read. The
+    topology time is the latest in ``config.shards``.
 
     Args:
-        mongod: the primary.
-        told: the ``$clusterTime`` of the request that is answered; mongod is advanced to it first.
+        told: the ``$clusterTime`` of the answered request; mongod is advanced to it first.
     """
     find: dict[str, Any] = {
         "find": "shards",

@@ -1,7 +1,7 @@
-"""Ranges of a collection that may be assigned to a zone, and the zones of a renamed collection.
+"""Zone ranges of a collection, and the zones of a renamed collection.
 
-Zones follow a renamed collection one by one, however many they are. Until all of them have, the collection's entry
-has a mark, and migrations stay forbidden.
+The zones of a renamed collection follow it one by one, because there may be any number. Until all have followed, the
+collection's entry has a mark, and migrations remain forbidden.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class ZoneBounds:
 
     @classmethod
     def parse(cls, low: bytes, high: bytes) -> "ZoneBounds":
-        """The range between two bounds.
+        """Parse a range from its bounds.
 
         Raises:
             CommandError: FailedToParse, the range is empty; 16634, the bounds have different fields.
@@ -44,7 +44,7 @@ class ZoneBounds:
         return cls(low, high)
 
     def extended_to(self, pattern: ShardKeyPattern, namespace: Namespace) -> "ZoneBounds":
-        """The range with its bounds extended to full shard keys.
+        """Extend the bounds to full shard keys.
 
         Raises:
             CommandError: ShardKeyNotFound, the fields of a bound are not a prefix of the shard key.
@@ -52,7 +52,7 @@ class ZoneBounds:
         return ZoneBounds(_extend(pattern, self.min, "min", namespace), _extend(pattern, self.max, "max", namespace))
 
     def check_hashes(self, pattern: ShardKeyPattern) -> None:
-        """Refuse full bounds at which no chunk can begin, as they have no hash in a hashed field.
+        """Refuse full bounds without a hash in a hashed field, because no chunk can begin there.
 
         Raises:
             CommandError: InvalidOptions.
@@ -66,10 +66,10 @@ class ZoneBounds:
             )
 
     def check_against(self, others: Iterable[TagEntry], zone: str) -> None:
-        """Refuse a range that overlaps another one of the collection; exactly the same range may get another zone.
+        """Refuse a range that overlaps another range of the collection; an identical range may get another zone.
 
         Raises:
-            CommandError: RangeOverlapConflict; 16634, the other one's bounds have other fields.
+            CommandError: RangeOverlapConflict; 16634, the other range's bounds have different fields.
         """
         low, high = encode_key(self.min), encode_key(self.max)
         for other in others:
@@ -107,11 +107,11 @@ def _names(document: bytes) -> list[bytes]:
 
 
 RENAMED_FROM: Final = "zonesBeingRenamed"
-"""The field of the entry, our own, with the former name."""
+"""Our own field of the entry, with the former name."""
 
 
 async def marked(transaction: Transaction, entry: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """An entry under its new name, which allows migrations unless zones have to follow it from the former name."""
+    """Return an entry under its new name. It forbids migrations if zones have to follow from the former name."""
     kept = {name: value for name, value in entry.items() if name != "allowMigrations"}
     if not await transaction.find("tags", {"ns": source}, limit=1):
         return kept
@@ -119,9 +119,9 @@ async def marked(transaction: Transaction, entry: Mapping[str, Any], source: str
 
 
 async def finish_renames(catalog: Catalog, namespace: str) -> None:
-    """Let zones follow the collection that has a name, and those that had it, so that it has its own zones only.
+    """Complete the renames from and to a name, so that its collection has exactly its own zones.
 
-    Whatever changes zones has to do this first. Errors as `Catalog`.
+    Every change of zones has to call this first. Errors as `Catalog`.
     """
     marked_entries = {"$or": [{"_id": namespace, RENAMED_FROM: {"$exists": True}}, {RENAMED_FROM: namespace}]}
     for entry in await catalog.find("collections", marked_entries):
