@@ -12,7 +12,7 @@ from shardwright.daemon.sidecar.options import SidecarOptions, check_sidecar_opt
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a config daemon until it is asked to shut down; returns the exit code."""
+    """Run a config daemon until it receives a signal to shut down; returns the exit code."""
     found = process_configuration(CONFIGD, arguments, check=check_sidecar_options)
     options = SidecarOptions.of(found.values, opened_audit_log(CONFIGD.name, found.values))
     return run_daemon(

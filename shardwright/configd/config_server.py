@@ -1,4 +1,4 @@
-"""The state of a config daemon: its mongod, and the term while that is primary."""
+"""The state of a config daemon: its mongod, and the term while the mongod is primary."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,28 +39,28 @@ from shardwright.wire.transport.pools import ConnectionPools
 logger = get_logger("configd")
 
 _PROCESS: Final = "config"
-"""The name under which the config servers hold locks."""
+"""The holder of the config servers' locks."""
 
 STEP_UP_SECONDS_MAX: Final = 20.0
-"""How long a command waits for a new primary to initialize the catalog."""
+"""Maximum wait of a command for a new primary to initialize the catalog."""
 
 
 class ConfigServer:
     """One member of the config servers: a mongod and the daemon in front of it.
 
     Args:
-        options: how the daemon was started.
-        conflicts: counts changes of the catalog that conflicted with others.
-        balancer_metrics: counts what the balancer does.
+        options: the options of the daemon.
+        conflicts: the count of catalog changes that conflicted with others.
+        balancer_metrics: the balancer's counts.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
-        pools: connections to its own mongod, the shards and the other members.
-        sidecar: makes the daemon look like its mongod.
+        pools: connections to the daemon's mongod, the shards and the other members.
+        sidecar: presents the daemon as its mongod.
         current_term: None while the mongod is not primary or the catalog is not ready.
-        fail_points: where tests can make the daemon wait.
+        fail_points: places where tests can make the daemon wait.
         census: numbers of chunks by shard, empty while the mongod is not primary.
-        resharding_statistics: of all resharding operations that this daemon has coordinated.
+        resharding_statistics: the counts of resharding operations that this daemon has coordinated.
     """
 
     def __init__(
@@ -98,21 +98,21 @@ class ConfigServer:
             nursery.start_soon(self._check_feature_version)
 
     async def _check_feature_version(self) -> None:
-        """End a daemon that does not know the feature version of the cluster before its mongod becomes primary.
+        """End a daemon that does not support the cluster's feature version before its mongod becomes primary.
 
         Raises:
-            UnfitClusterError: it does not know it.
+            UnfitClusterError: the daemon does not support it.
         """
 
         async def read() -> None:
             await read_feature_version(self.sidecar.mongod, may_be_secondary=True)
 
-        # The first primary of a new set has not been elected yet, or the mongod is still starting.
+        # A new set may not have elected its first primary yet, or the mongod is still starting.
         await until_done(read, Backoff(first_seconds=0.1, seconds_max=1.0), _note_unread)
 
     @property
     def connection_string(self) -> ConnectionString:
-        """The config daemons, by which shards and routers know the config servers.
+        """The connection string of the config daemons for shards and routers.
 
         Raises:
             BackendError: the mongod is gone.
@@ -124,7 +124,7 @@ class ConfigServer:
         return ConnectionString.of_set(hello["setName"], hello["hosts"])
 
     async def wait_for_term(self) -> Term | None:
-        """The current term; None if the mongod is not primary, or not ready within `STEP_UP_SECONDS_MAX`."""
+        """Wait for the term; None if the mongod is not primary, or not ready within `STEP_UP_SECONDS_MAX`."""
         if self.current_term is None and self.sidecar.is_primary:
             with trio.move_on_after(STEP_UP_SECONDS_MAX):
                 while self.current_term is None and self.sidecar.is_primary:
@@ -132,7 +132,7 @@ class ConfigServer:
         return self.current_term
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Initialize the catalog and start working as primary."""
+        """Initialize the catalog and start the tasks of a primary."""
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
         cluster_id = await until_done(partial(self._initialize_catalog, term), backoff, partial(_log_failure, term))
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
@@ -178,7 +178,7 @@ class ConfigServer:
         self._announce_change()
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment; None if they can."""
+        """Explain why clients cannot be served at the moment; None if they can."""
         reason = self.sidecar.not_ready_reason()
         if reason is not None:
             return reason
@@ -187,7 +187,7 @@ class ConfigServer:
         return None
 
     def operations(self) -> list[dict[str, Any]]:
-        """The daemon's own operations, as ``currentOp`` shows them."""
+        """Return the daemon's own operations for ``currentOp``."""
         return [] if self.current_term is None else self.current_term.reshardings.operations()
 
     def _announce_change(self) -> None:
@@ -197,7 +197,7 @@ class ConfigServer:
 
 def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
     if _ends_term(error):
-        # If the step-down fails, the term continues, and so do the attempts; otherwise their task is cancelled.
+        # If the step-down fails, the term and the attempts continue. Otherwise the task of the attempts is cancelled.
         logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
     else:
         logger.error(

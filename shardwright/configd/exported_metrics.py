@@ -1,4 +1,4 @@
-"""The config daemon's metrics of the cluster and the balancer; they are empty or 0 while it is not primary."""
+"""The config daemon's metrics of the cluster and the balancer; empty or 0 while it is not primary."""
 
 from shardwright.configd.config_server import ConfigServer
 from shardwright.daemon.metrics import Metrics
@@ -7,7 +7,7 @@ _OFF = "off"
 
 
 def export_metrics(metrics: Metrics, server: ConfigServer) -> None:
-    """Export what the primary knows about shards, chunks and the balancer."""
+    """Export the primary's counts of shards, chunks and the balancer."""
     metrics.gauge("is_primary", "1 if the mongod of this daemon is primary, else 0", lambda: server.sidecar.is_primary)
     metrics.labelled_gauge(
         "chunks", "Chunks of all sharded collections by shard", "shard", lambda: server.census.chunks()

@@ -1,4 +1,4 @@
-"""``configureFailPoint`` and ``waitForFailPoint`` for the daemon's own fail points; others are its mongod's.
+"""``configureFailPoint`` and ``waitForFailPoint`` for the daemon's own fail points; its mongod serves all others.
 
 They also run on secondaries: a fail point can be turned off after its daemon has stepped down.
 """
@@ -26,7 +26,7 @@ def is_about(fail_points: FailPoints, request: Request) -> bool:
 
 
 async def run(fail_points: FailPoints, request: Request) -> dict[str, Any]:
-    """The reply to one of the two commands; as in MongoDB the second requires ``maxTimeMS``.
+    """Run one of the two commands and return its reply; as in MongoDB, ``waitForFailPoint`` requires ``maxTimeMS``.
 
     Raises:
         CommandError: Unauthorized, it was not sent to the admin database; IllegalOperation, TypeMismatch, BadValue or

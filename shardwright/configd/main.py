@@ -1,4 +1,4 @@
-"""``shardwright-configd``: the entry point, which imports quickly."""
+"""``shardwright-configd``: the entry point, which is quick to import."""
 
 import sys
 
@@ -6,7 +6,7 @@ from shardwright.daemon.signal_mask import mask_signals
 
 
 def main() -> int:
-    """Run a config daemon until it is asked to shut down; returns the exit code."""
+    """Run a config daemon until it receives a signal to shut down; returns the exit code."""
     mask_signals()
     from shardwright.configd.command_line import run  # takes up to a second, in which a signal would kill the process
 

@@ -29,7 +29,7 @@ _FORWARDED: Final = (
 
 
 class ConfigService(ConfigHandler):
-    """A `daemon.run.Daemon`."""
+    """A `daemon.run.Daemon` for the config servers."""
 
     shutdown_seconds = SHUTDOWN_SECONDS
 
@@ -56,12 +56,12 @@ class ConfigService(ConfigHandler):
         return service
 
     def serving(self, server: Server) -> None:
-        """Called before the first client is served."""
+        """Connect the daemon to its server before the first client is served."""
         self._server_of_clients = server
         measure_connections(self.metrics, server, self.config_server.pools)
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment; None if they can."""
+        """Explain why clients cannot be served at the moment; None if they can."""
         return self.config_server.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:
@@ -78,7 +78,7 @@ class ConfigService(ConfigHandler):
         return ()
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Let another member take over, and tell the clients that wait for news."""
+        """Hand over to another member, and answer clients that wait on hello."""
         await self.config_server.sidecar.begin_shutdown(seconds)
 
     def _close_clients(self) -> None:
