@@ -1,8 +1,8 @@
-"""Commands of the balancer: its switch, reports on its rounds, and the settings of one collection.
+"""Balancer commands: its switch, reports on its rounds, and the settings of one collection.
 
-``_configsvrBalancerStart``, ``…Stop`` and ``…Status`` use the document ``balancer`` of ``config.settings``. MongoDB
-6.0 flips ``autosplit`` along with it. ``_configsvrBalancerCollectionStatus`` and ``_configsvrBalancerExplain`` say
-what the balancer would do, and why. ``_configsvrConfigureCollectionBalancing`` changes one collection.
+``_configsvrBalancerStart``, ``…Stop`` and ``…Status`` use the document ``balancer`` of ``config.settings``. MongoDB 6.0
+switches ``autosplit`` along with it. ``_configsvrBalancerCollectionStatus`` and ``_configsvrBalancerExplain`` report
+the balancer's next decisions and their reasons. ``_configsvrConfigureCollectionBalancing`` changes one collection.
 """
 
 from typing import Any, Final
@@ -32,17 +32,17 @@ from shardwright.wire.rawbson import encode_document, is_string
 
 
 async def balancer_start(operation: Operation) -> dict[str, Any]:
-    """Turn the balancer on; a round begins at once if one may."""
+    """Turn the balancer on; a round begins at once if the settings permit it."""
     await _switch(operation, mode="full", action="balancer.start")
     operation.term.balancer_rounds.want_next()
     return {}
 
 
 async def balancer_stop(operation: Operation) -> dict[str, Any]:
-    """Turn the balancer off, and return when the present round is over.
+    """Turn the balancer off, and return after the present round.
 
     Raises:
-        CommandError: MaxTimeMSExpired, it is not over in time; the balancer is off nevertheless.
+        CommandError: MaxTimeMSExpired, the round takes longer; the balancer is off nevertheless.
     """
     await _switch(operation, mode="off", action="balancer.stop")
     await operation.term.balancer_rounds.wait_over()
@@ -52,7 +52,7 @@ async def balancer_stop(operation: Operation) -> dict[str, Any]:
 async def balancer_status(operation: Operation) -> dict[str, Any]:
     """Report the state of the switch, and of the rounds of this term.
 
-    If the settings are not valid, the mode is the last one that was, as in MongoDB.
+    If the settings are invalid, the mode is the last valid one, as in MongoDB.
     """
     document = await operation.term.catalog.find_by_id("settings", BALANCER_ID)
     rounds = operation.term.balancer_rounds
@@ -81,7 +81,7 @@ async def _switch(operation: Operation, *, mode: str, action: str) -> None:
 
 
 async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
-    """Report whether a collection is placed as the balancer wants it, and otherwise the first rule that is violated.
+    """Report whether a collection complies with the balancer's policy, or the first rule that it violates.
 
     Raises:
         CommandError: NamespaceNotSharded.
@@ -90,7 +90,7 @@ async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
 
 
 async def balancer_explain(operation: Operation) -> dict[str, Any]:
-    """Report the decisions of a round that would begin now, without carrying them out: of one collection, or of all.
+    """Report the decisions of a round for one collection or all, without executing them.
 
     Raises:
         CommandError: TypeMismatch, InvalidNamespace.
@@ -105,11 +105,11 @@ _OPTIONS: Final = (b"chunkSize", b"defragmentCollection", b"enableAutoSplitter")
 
 
 async def configure_collection_balancing(operation: Operation) -> dict[str, Any]:
-    """Set a collection's own chunk size, in MB (0 for the cluster's), whether its chunks are split by size, and
-    whether they are defragmented: that ends by itself, or when it is turned off.
+    """Set a collection's chunk size, auto-splitting and defragmentation.
 
-    The shards that own chunks are made to refresh, so that auto-splitting goes by the new settings. One that cannot be
-    reached learns of them with its next refresh.
+    The chunk size is in MB, and 0 stands for the cluster's. A defragmentation ends by itself or when it is turned off.
+    The shards that own chunks refresh, so that auto-splitting uses the new settings. An unreachable shard gets them
+    with its next refresh.
 
     Raises:
         CommandError: InvalidOptions, no option or a chunk size out of range; NamespaceNotSharded.
@@ -141,7 +141,7 @@ async def configure_collection_balancing(operation: Operation) -> dict[str, Any]
 
 
 def _changes(operation: Operation) -> dict[str, Any]:
-    """The fields of the collection's entry to set, or, if None, to remove."""
+    """Return the fields of the collection's entry to set; None removes a field."""
     arguments = operation.arguments
     if not any(arguments.has(option) for option in _OPTIONS):
         raise CommandError(ErrorCode.InvalidOptions, "invalid configure collection balancing update")

@@ -1,4 +1,4 @@
-"""Commits of changes of chunks: a migration, a split, and a merge of a range's chunks.
+"""Commits of chunk changes: a migration, a split, and a merge of a range's chunks.
 
 The commands are ``_configsvrCommitChunkMigration``, ``…Split`` and ``_configsvrCommitChunksMerge``.
 """
@@ -25,7 +25,7 @@ from shardwright.wire.rawbson import decode_document
 
 
 async def commit_chunk_migration(operation: Operation) -> dict[str, Any]:
-    """Change the owner of a range, a whole chunk or part of one; a migration already committed is confirmed.
+    """Change the owner of a range, a whole chunk or part of one; a repeated commit is confirmed.
 
     Raises:
         CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone, does not allow migrations, or
@@ -90,7 +90,7 @@ def _check_collection(collection: CollectionEntry, donor_version: ChunkVersion, 
 
 
 async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
-    """Split a chunk at the given points; a split already made is confirmed.
+    """Split a chunk at the given points; a repeated split is confirmed.
 
     Raises:
         CommandError: StaleEpoch; ConflictingOperationInProgress, the collection is gone; BadValue, the shard does not
@@ -179,13 +179,13 @@ async def _log(
 
 
 async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
-    """Merge the chunks that make up a range on one shard; if there is only one already, nothing changes.
+    """Merge the chunks of a range on one shard; if there is only one already, nothing changes.
 
     ``validAfter`` is ignored, as in MongoDB 6.0.5: the history of the chunks is more accurate (see `merge`).
 
     Raises:
-        CommandError: StaleEpoch, InvalidUUID; ConflictingOperationInProgress, the collection is gone;
-            IllegalOperation, the chunks do not make up the range exactly.
+        CommandError: StaleEpoch, InvalidUUID; ConflictingOperationInProgress, the collection is gone; IllegalOperation,
+            the chunks do not cover the range exactly.
     """
     namespace = str(operation.namespace)
     arguments = operation.arguments

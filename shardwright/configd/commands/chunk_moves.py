@@ -1,7 +1,6 @@
-"""Requests to move a chunk: ``_configsvrMoveRange`` to a given shard, and ``_configsvrMoveChunk`` wherever less data
-is.
+"""Requests to move a chunk: ``_configsvrMoveRange`` to a given shard, and ``_configsvrMoveChunk`` to a chosen one.
 
-A donor sends the second when it has split a chunk that keeps growing at one end.
+A donor sends the second after it has split a chunk that keeps growing at one end.
 """
 
 from typing import Any, Final
@@ -37,10 +36,10 @@ logger = get_logger("configd.balancer")
 async def move_chunk(operation: Operation) -> dict[str, Any]:
     """Move a chunk to the shard with the least data of its collection, if that is another one and the balancer is on.
 
-    A chunk that has changed since it was offered stays where it is.
+    A chunk that has changed since the request stays where it is.
 
     Raises:
-        CommandError: CommandNotSupported, a shard to move to is given, for which there is ``_configsvrMoveRange``;
+        CommandError: CommandNotSupported, the request names a recipient, which only ``_configsvrMoveRange`` supports;
             NamespaceNotFound; the donor's error.
     """
     arguments, primary = operation.arguments, operation.term
@@ -63,7 +62,7 @@ async def move_chunk(operation: Operation) -> dict[str, Any]:
 
 
 async def _offered(operation: Operation, namespace: Namespace) -> Candidate | None:
-    """The chunk that is offered; None if it has other bounds or another owner by now."""
+    """Return the chunk of the request; None if its bounds or its owner have changed."""
     arguments = operation.arguments
     low, high, shard = arguments.raw(b"min"), arguments.raw(b"max"), arguments.string(b"shard")
     epoch = arguments.object_id(b"lastmodEpoch")
@@ -83,24 +82,24 @@ async def _offered(operation: Operation, namespace: Namespace) -> Candidate | No
 
 _DO_NOT_FORCE: Final = 0
 _FORCE_JUMBO: Final = range(3)
-"""The values of ``forceJumbo``: do not force, force manually, force for the balancer."""
+"""Values of ``forceJumbo``: do not force, force manually, force for the balancer."""
 
 _NOT_AN_OBJECT: Final = 10065
 
 
 async def move_range(operation: Operation) -> dict[str, Any]:
-    """Find the owner of the range and send it the request; return once the range has moved.
+    """Find the owner of the range and send it the request; return after the range has moved.
 
-    One bound is enough. Without ``max`` the donor chooses it, so that the moved part fits the chunk size; without
-    ``min`` the range is the whole chunk up to ``max``. If the range is already on the recipient, nothing happens.
+    One bound is enough. Without ``max``, the donor chooses it so that the moved part fits the chunk size. Without
+    ``min``, the range is the whole chunk up to ``max``. If the range is already on the recipient, nothing happens.
 
-    The donor moves the range and continues even if this command ends: if a request is repeated, because this one was
-    lost with its primary, it joins the active migration.
+    The donor continues even if this command ends. If the request is repeated after a failover, it joins the active
+    migration.
 
     Raises:
         CommandError: InvalidOptions, there are no bounds; NamespaceNotFound; ShardNotFound; ShardKeyNotFound;
-            ConflictingOperationInProgress, the collection does not allow migrations; the donor's error;
-            HostUnreachable or FailedToSatisfyReadPreference, the donor cannot be reached.
+            ConflictingOperationInProgress, the collection does not allow migrations; the donor's error; HostUnreachable
+            or FailedToSatisfyReadPreference, the donor cannot be reached.
     """
     namespace = operation.namespace
     arguments = operation.arguments
@@ -154,10 +153,10 @@ async def _recipient(operation: Operation, shard_id: str) -> ShardEntry:
 
 
 def _throttle(arguments: Arguments) -> dict[str, Any]:
-    """The write concern for the recipient's writes, in the format of the donor's command.
+    """Build the write concern for the recipient's writes, in the format of the donor's command.
 
-    It comes from ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}`` (MongoDB's MigrationSecondaryThrottle,
-    in which the field may also begin with an underscore); the balancer's settings do not apply to manual moves.
+    It comes from ``secondaryThrottle: {secondaryThrottle: bool, writeConcern?}``, MongoDB's MigrationSecondaryThrottle.
+    That field may also begin with an underscore. The balancer's settings do not apply to manual moves.
     """
     given = arguments.maybe_nested(b"secondaryThrottle")
     is_on = given is not None and bool(secondary_throttle(given))
@@ -169,7 +168,7 @@ def _throttle(arguments: Arguments) -> dict[str, Any]:
 
 
 def _write_concern(throttle: Arguments) -> bytes | None:
-    """The write concern of a ``secondaryThrottle`` that is on, which may be absent but not null.
+    """Return the write concern of an enabled ``secondaryThrottle``; it may be absent but not null.
 
     Raises:
         CommandError: 10065, it is not a document; FailedToParse, it is empty.
@@ -186,7 +185,7 @@ def _write_concern(throttle: Arguments) -> bytes | None:
 
 
 async def _resolve(chunks: CollectionChunks, low: bytes | None, high: bytes | None) -> tuple[Chunk, dict[str, Any]]:
-    """The chunk in which the range begins (or ends, if only that is given), and the bounds for the donor's command."""
+    """Find the chunk of the range's lower bound, or of its upper one if that is alone, and the donor's bounds."""
     pattern, namespace = chunks.collection.key, chunks.collection.namespace
     if low is not None:
         key = _full_key(pattern, low, namespace)

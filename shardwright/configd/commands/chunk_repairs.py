@@ -1,7 +1,7 @@
 """Repairs of a collection's chunks.
 
-* ``_configsvrClearJumboFlag`` allows a chunk that was too large to be moved again.
-* ``_configsvrEnsureChunkVersionIsGreaterThan`` ensures that a lost migration commit can no longer take effect.
+* ``_configsvrClearJumboFlag`` makes a chunk that was too large movable again.
+* ``_configsvrEnsureChunkVersionIsGreaterThan`` prevents a lost migration commit from taking effect later.
 * ``_configsvrRepairShardedCollectionChunksHistory`` resets the histories of the chunks.
 """
 
@@ -27,7 +27,7 @@ from shardwright.wire.errors import CommandError
 
 
 async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
-    """Allow a chunk that was too large to be moved again.
+    """Make a chunk that was too large movable again.
 
     Raises:
         CommandError: NamespaceNotSharded, StaleEpoch; 51262, there is no such chunk.
@@ -69,10 +69,10 @@ async def clear_jumbo_flag(operation: Operation) -> dict[str, Any]:
 
 
 async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str, Any]:
-    """Ensure that a migration that tried to commit at a given version can no longer be committed.
+    """Prevent a migration that tried to commit at a given version from being committed later.
 
-    If the collection or chunk no longer exists, it counts as changed, so there is nothing to do. The collection is
-    identified by its UUID, whatever its name is now.
+    A collection or chunk that does not exist any more counts as changed, so nothing is done. The UUID identifies the
+    collection, whatever its present name.
     """
     arguments = operation.arguments
     # In MongoDB 6.0 the command's own field has always been a number, and the namespace a separate field.
@@ -99,21 +99,21 @@ async def ensure_chunk_version_is_greater_than(operation: Operation) -> dict[str
 
 
 CHUNKS_PER_STEP: Final = 10_000
-"""So many that the ``applyOps`` of one step stays far below 16 MB."""
+"""Limit that keeps the ``applyOps`` of one step far below 16 MB."""
 
 MARKED_WITHOUT_HISTORY: Final = 5760504
-"""MongoDB's number for a chunk that is marked although it has no history."""
+"""MongoDB's code for a marked chunk without a history."""
 
 _MARK: Final = "historyIsAt40"
 """The field of chunks whose history is known to be sound, named after the version that introduced histories."""
 
 
 async def repair_sharded_collection_chunks_history(operation: Operation) -> dict[str, Any]:
-    """Give each chunk that has no mark a history that begins now, with the shard that owns it, and mark it.
+    """Give each unmarked chunk a history that begins now with its present owner, and mark it.
 
-    Snapshot reads of earlier times then fail with StaleChunkHistory. Each step is a transaction with a major version of
-    its own, so a command that is repeated after a failure continues where the first one stopped. With ``force``, which
-    removes all marks, it begins again.
+    Snapshot reads of earlier times then fail with StaleChunkHistory. Each step is a transaction with its own major
+    version, so a command that is repeated after a failure continues. With ``force``, which removes all marks, it starts
+    from the beginning.
 
     Raises:
         CommandError: NamespaceNotFound; 5760504, a marked chunk has no history; a shard's error, in which case the
@@ -125,7 +125,7 @@ async def repair_sharded_collection_chunks_history(operation: Operation) -> dict
             collection = await primary.catalog.transaction(partial(_existing, namespace=namespace))
             of_collection = {"uuid": Binary.from_uuid(collection.uuid)}
             await primary.catalog.update_many("chunks", of_collection, {"$unset": {_MARK: ""}})
-        # Not before what the client has seen, so that its earlier snapshots are recognised as such.
+        # At or after the client's time, so that its earlier snapshots are recognized as earlier.
         valid_after = await primary.catalog.now(operation.request.get(CLUSTER_TIME))
         step = partial(_repair_some, namespace=namespace, valid_after=valid_after)
         owners = set[str]()
@@ -143,7 +143,11 @@ async def _existing(transaction: Transaction, *, namespace: Namespace) -> Collec
 
 
 async def _repair_some(transaction: Transaction, *, namespace: Namespace, valid_after: Timestamp) -> list[Chunk]:
-    """The chunks that were repaired; none if all have their marks."""
+    """Repair up to `CHUNKS_PER_STEP` chunks and return them; none if all have their marks.
+
+    Raises:
+        CommandError: NamespaceNotFound; 5760504, a marked chunk has no history.
+    """
     collection = await _existing(transaction, namespace=namespace)
     chunks = CollectionChunks(transaction, collection)
     version = (await chunks.version()).with_major_raised()

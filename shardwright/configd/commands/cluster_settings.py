@@ -1,13 +1,12 @@
-"""Settings that all servers of a cluster have: feature compatibility version, cluster parameters, user write block
-mode.
+"""Settings of all servers: feature compatibility version, cluster parameters, user write block mode.
 
-The config servers check and store a change first, then each shard. One change is made at a time, and no shard is
-added in the meantime: all servers end up with the same settings, whatever several clients request at once. A change
-that fails halfway has to be repeated. A new shard gets the settings before it is added.
+The config servers check and store a change first, then each shard. Only one change is made at a time, and no shard is
+added during it. So all servers get the same settings, whatever several clients request concurrently. A change that
+fails halfway has to be repeated. A new shard gets the settings before it is added.
 
-``_getUserCacheGeneration`` answers a genuine mongos, which asks whether users or roles have changed. Our routers do
-not ask: they read each user again in time. A mongod answers only if it is a config server itself, and by a number of
-its own that changes with each write. Here it is a digest of what is stored, which members agree on, so an election
+``_getUserCacheGeneration`` shows a genuine mongos whether users or roles have changed. Our routers do not use it: they
+read each user again before its entry expires. A mongod answers only as a config server, with its own number that
+changes with each write. Here the answer is a digest of the stored documents. All members agree on it, so an election
 does not make routers read all users again.
 
 ``refreshLogicalSessionCacheNow`` on a config server shards the collection of the sessions of all servers.
@@ -36,7 +35,7 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
 async def set_feature_compatibility_version(operation: Operation) -> dict[str, Any]:
-    """Enable or disable the features that an older version of MongoDB does not understand, on all servers.
+    """Enable or disable the features that older versions of MongoDB do not support, on all servers.
 
     Raises:
         CommandError: a mongod's error; HostUnreachable or FailedToSatisfyReadPreference, a shard cannot be reached.
@@ -58,10 +57,10 @@ async def set_cluster_parameter(operation: Operation) -> dict[str, Any]:
 
 
 async def settings(term: Term) -> list[dict[str, Any]]:
-    """The commands that give a new shard the settings of the cluster.
+    """Return the commands that give a new shard the settings of the cluster.
 
     Raises:
-        CommandError: the mongod refuses to tell.
+        CommandError: the mongod refused to report its version.
         BackendError: the mongod does not answer.
     """
     asked = {"getParameter": 1, "featureCompatibilityVersion": 1}
@@ -74,12 +73,12 @@ async def settings(term: Term) -> list[dict[str, Any]]:
 
 
 def _confirmation(version: str) -> dict[str, Any]:
-    """The field that mongods of MongoDB 7.0 and newer need, and mongods of 6.0 refuse."""
+    """Return the field that mongods of MongoDB 7.0 and newer require, and mongods of 6.0 refuse."""
     return {} if version.startswith(("5.", "6.")) else {"confirm": True}
 
 
 def _without_names(parameter: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a cluster parameter, without the fields that say which and since when."""
+    """Return the value of a cluster parameter, without its name and its time."""
     return {name: value for name, value in parameter.items() if name not in ("_id", "clusterParameterTime")}
 
 
@@ -103,7 +102,7 @@ async def _set_everywhere(term: Term, setting: Mapping[str, Any]) -> None:
 
 
 async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str, Any]:
-    """Set the mode on all servers, and return when it is in force.
+    """Set the mode on all servers; returns when it is in force.
 
     Raises:
         CommandError: ConflictingOperationInProgress, the other mode is being set.
@@ -114,7 +113,7 @@ async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str
 
 
 async def set_user_write_block_mode(_operation: Operation) -> dict[str, Any]:
-    """Refuse: the servers of a cluster change together.
+    """Refuse, because the servers of a cluster change together.
 
     Raises:
         CommandError: IllegalOperation.
@@ -127,19 +126,19 @@ _OBJECT_ID_BYTES: Final = 12
 
 
 async def get_user_cache_generation(operation: Operation) -> dict[str, Any]:
-    """An id that is another one after each change to a user or a role."""
+    """Return an id that differs after each change to a user or a role."""
     digest = sha256()
     for collection in _COLLECTIONS:
         question = {"find": collection, "sort": {"_id": 1}, "readConcern": {"level": "majority"}}
         cursor = DecodedCursor(operation.term.catalog.mongod.command, "admin", question)
         for document in await cursor.all_documents():
             digest.update(bson.encode(document))
-        digest.update(b"\0")  # a document would begin with its length
+        digest.update(b"\0")  # separates the collections: a document would begin with its length
     return {"cacheGeneration": ObjectId(digest.digest()[:_OBJECT_ID_BYTES])}
 
 
 async def refresh_logical_session_cache_now(operation: Operation) -> dict[str, Any]:
-    """Shard ``config.system.sessions`` unless it is sharded; routers ask for it when they find that it is not.
+    """Shard ``config.system.sessions`` unless it is sharded; sent by routers that find it unsharded.
 
     Raises:
         CommandError: ShardNotFound, there are no shards yet; or a shard's error.

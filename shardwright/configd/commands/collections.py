@@ -1,8 +1,7 @@
-"""Commits of changes of collections: created, dropped, renamed, modified, and whether their chunks may migrate.
+"""Commits of collection changes: create, drop, rename, modify, and allow or forbid migrations.
 
-A created collection exists on all shards, a renamed one has been renamed on all shards, and a dropped one is being
-dropped on all shards when the catalog changes. ``_configsvrCollMod`` changes what it says about a time-series
-collection.
+When the catalog changes, a created or renamed collection is so on all shards already, and a dropped one is being
+dropped on all shards. ``_configsvrCollMod`` changes the catalog's options of a time-series collection.
 """
 
 from functools import partial
@@ -36,8 +35,7 @@ from shardwright.wire.rawbson import decode_document, raw_document
 async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     """Add the collection with its first chunks; repeating this for the same collection changes nothing.
 
-    A command with a session is executed once, so that one which arrives late does not add a collection that has been
-    dropped since.
+    A command with a session is executed once, so that a late one does not add a collection that has been dropped since.
 
     Raises:
         CommandError: AlreadyInitialized, another collection of that name is sharded; ShardNotFound, an owner of chunks
@@ -71,7 +69,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
             return True
         for owner in owners:
             await check_shard_exists(transaction, owner)
-        for tag in await transaction.find("tags", {"ns": str(namespace)}):  # there may be more than at the beginning
+        for tag in await transaction.find("tags", {"ns": str(namespace)}):  # zones may have been added since
             TagEntry.from_document(tag).check_fits(collection.key)
         if is_prepared:
             transaction.put("collections", [decoded])
@@ -80,15 +78,14 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
     async def create() -> None:
         if await catalog.transaction(partial(work, is_prepared=False)):
             return
-        # Chunks have no meaning until the collection's entry exists. There may be some from an attempt that ended in
-        # between.
+        # Chunks have no meaning until the collection's entry exists. An interrupted attempt may have left some.
         await catalog.delete("chunks", mine)
         await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
         try:
             await catalog.transaction(partial(work, is_prepared=True))
         except CommandError as error:
             if error.code in (ErrorCode.ShardNotFound, ErrorCode.InvalidOptions):
-                # They would forever be in the way of the removal of the other shards.
+                # They would block the removal of the other shards forever.
                 await catalog.delete("chunks", mine)
             raise
 
@@ -100,10 +97,10 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
-    """Remove the collection's zone ranges, then its entry, then its chunks, which nothing refers to any more.
+    """Remove the collection's zone ranges, then its entry, then its chunks, which have no reference then.
 
-    There may be any number of zones, so they are deleted one by one, but while the entry tells whose they are.
-    Repeating this changes nothing: another collection of that name is kept, and so are its zone ranges.
+    Zones are deleted one by one, because there may be any number, and while the entry still shows to which collection
+    they belong. Repeating this changes nothing: another collection of that name and its zone ranges are kept.
     """
     namespace = str(operation.namespace)
     uuid = operation.arguments.nested(b"collectionUUID").uuid(b"uuid")
@@ -124,15 +121,15 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
-    """Rename a collection's entry and zones, in place of what has the new name; repeating this changes nothing.
+    """Rename a collection's entry and zones, replacing the target; repeating this changes nothing.
 
-    A command with a session is executed once, so that one which arrives late does not rename a collection that has got
-    its old name again since, nor delete zones that have been added since.
+    A command with a session is executed once. So a late one does not rename a collection that has got its old name back
+    since, nor delete zones that have been added since.
 
-    The collection keeps its UUID and its chunks, and gets another epoch and timestamp. When its zones have followed it,
-    its migrations, which the coordinator has forbidden, are allowed again. Without ``optFromCollection`` it is not
-    sharded: then only what has the new name is removed, and zones of the old name stay, as in MongoDB. ``targetUUID``
-    is the UUID of that, if it is sharded.
+    The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
+    coordinator has forbidden, are allowed again after its zones have followed. Without ``optFromCollection`` the source
+    is unsharded. Then only the target is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the
+    UUID of a sharded target.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another collection has the old or the new name; TransactionTooOld,
@@ -163,7 +160,7 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     async def delete_replaced_zones() -> None:
         document = await catalog.find_by_id("collections", target)
         existing = None if document is None else CollectionEntry.from_document(document)
-        if existing is None or existing.uuid != uuid:  # otherwise the zones are the source's already
+        if existing is None or existing.uuid != uuid:  # otherwise the zones already belong to the source
             _check_is_replaced(existing, replaced)
             await catalog.delete("tags", {"ns": target})
 
@@ -181,7 +178,7 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
 
 
 async def _log(operation: Operation, target: str, *, is_sharded: bool) -> None:
-    """Record the rename as MongoDB does: the entry has no namespace, and its details say what happened to each."""
+    """Record the rename as MongoDB does: without a namespace, and with the fate of both collections in the details."""
     done = (
         ": dropped target collection and renamed source collection" if is_sharded else " : dropped target collection."
     )
@@ -207,10 +204,10 @@ def _conflict(namespace: str, uuid: UUID) -> CommandError:
 
 
 async def coll_mod(operation: Operation) -> dict[str, Any]:
-    """Make the granularity of a collection of buckets coarser, in versions that are new to all owners of chunks.
+    """Make the granularity of a collection of buckets coarser, with new versions for all owners of chunks.
 
-    The command runs on the collection's database, as in MongoDB. Nothing changes if the request is repeated, even after
-    later ones, or if it is about something else: the catalog has no other options of a collection.
+    The command runs on the collection's database, as in MongoDB. A repeated request changes nothing, even after later
+    ones. Other options change nothing either, because the catalog does not hold them.
 
     Raises:
         CommandError: NamespaceNotSharded; InvalidOptions, it holds no buckets; BadValue, it is not a granularity.
@@ -253,12 +250,10 @@ def _fields(collection: CollectionEntry) -> TimeSeriesFields:
 
 
 async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
-    """Forbid migrations of a collection, or allow them again.
+    """Forbid migrations of a collection, or allow them again; returns after the owners of chunks have refreshed.
 
-    The shards that own chunks have refreshed when this returns. A donor that thereby learns that its migration is
-    forbidden aborts it unless it has reached the commit, where it is refused.
-
-    A command with a session is executed once, so that one which arrives late does not undo a later one.
+    A donor whose migration is now forbidden aborts it at the refresh, unless it has reached the commit. The commit is
+    refused. A command with a session is executed once, so that a late one does not undo a later one.
 
     Raises:
         CommandError: NamespaceNotSharded, InvalidUUID; TransactionTooOld, the command comes late; a shard's error, in

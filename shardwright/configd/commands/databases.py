@@ -1,4 +1,4 @@
-"""Commits of changes of databases: created with a primary shard, dropped, and moved to another primary shard."""
+"""Commits of database changes: create with a primary shard, drop, and move to another primary shard."""
 
 import re
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ async def create_database(operation: Operation) -> dict[str, Any]:
     """
     name = operation.subject
     wanted = operation.arguments.maybe_string(b"primaryShardId")
-    operation.arguments.boolean(b"enableSharding", False)  # no effect, because sharding is enabled for every database
+    operation.arguments.boolean(b"enableSharding", False)  # no effect: sharding is enabled for every database
     if name == "config":
         # Its placement is fixed, so nothing will ever compare its version.
         return {"databaseVersion": DatabaseVersion(uuid4(), Timestamp(0, 0), 0).to_document()}
     check_database_creatable(name)
     primary = operation.term
-    # There cannot be two names that differ only in case.
+    # Names that differ only in case exclude each other.
     async with primary.locks.hold(f"db:{name.lower()}"):
         shard = None if wanted is None else await primary.catalog.shard(wanted)
         entry = await _find_existing(primary, name, wanted)
@@ -64,7 +64,7 @@ def check_database_creatable(name: str) -> None:
 
 
 def same_but_for_case(name: str) -> dict[str, Any]:
-    """The query for databases whose name equals ``name`` regardless of case."""
+    """Return the query for databases whose name equals ``name`` regardless of case."""
     return {"_id": Regex(f"^{re.escape(name)}$", "i")}
 
 
@@ -85,7 +85,7 @@ async def _find_existing(term: Term, name: str, wanted: str | None) -> DatabaseE
 
 
 async def _choose_primary(term: Term) -> ShardEntry:
-    """The shard that stores the least data.
+    """Choose the shard that stores the least data.
 
     Raises:
         CommandError: ShardNotFound, there is no shard; or a shard did not answer.
@@ -114,7 +114,7 @@ async def _choose_primary(term: Term) -> ShardEntry:
 
 
 async def _create_somewhere(term: Term, name: str) -> tuple[ShardEntry, DatabaseEntry]:
-    """Create a database on the shard that stores the least data; if that is being removed, on the next one.
+    """Create a database on the shard that stores the least data, or on the next one if that shard is removed.
 
     Raises:
         CommandError: see `_choose_primary`.
@@ -144,9 +144,9 @@ async def _create(term: Term, name: str, shard: ShardEntry) -> tuple[ShardEntry,
 
 
 async def _tell_primary(term: Term, shard: ShardEntry, name: str) -> None:
-    """Have the primary shard load the database's metadata, so that the first request is not refused as stale.
+    """Load the database's metadata on the primary shard, so that the first request is not refused as stale.
 
-    If the shard cannot be reached now, that request makes it load the metadata.
+    If the shard cannot be reached now, the first request makes it load the metadata.
     """
     try:
         await term.shards.command(shard, "admin", {"_flushDatabaseCacheUpdates": name})
@@ -159,7 +159,7 @@ async def _tell_primary(term: Term, shard: ShardEntry, name: str) -> None:
 async def commit_drop_database(operation: Operation) -> dict[str, Any]:
     """Remove the database's entry and all remaining documents of its collections.
 
-    A database with the same name but another version is kept, because the database meant is already gone.
+    A database with the same name but another version is kept: the database to drop is already gone.
     """
     name = operation.subject
     version = DatabaseVersion.from_value(operation.arguments.value(b"databaseVersion"))
@@ -187,11 +187,11 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
 
 
 async def commit_move_primary(operation: Operation) -> dict[str, Any]:
-    """Change the database's entry, unless that has been done: only its primary shard sends this.
+    """Change the database's primary shard, or confirm an earlier change: only the old primary shard sends this.
 
     Raises:
-        CommandError: NamespaceNotFound, there is no such database; ConflictingOperationInProgress, it is another one
-            than expected; ShardNotFound, there is no such shard, or it is draining.
+        CommandError: NamespaceNotFound, there is no such database; ConflictingOperationInProgress, its version is not
+            the expected one; ShardNotFound, there is no such shard, or it is draining.
     """
     name = operation.subject
     expected = DatabaseVersion.from_value(operation.arguments.required_value(b"expectedDatabaseVersion"))
@@ -213,7 +213,7 @@ async def commit_move_primary(operation: Operation) -> dict[str, Any]:
         await _check_shard(transaction, to)
         transaction.put("databases", [{**document, **entry.moved_to(to, moved_at).to_document()}])
 
-    # Not while a shard is being removed, which is allowed only as long as it has no databases.
+    # A shard can be removed only while it has no databases, so not during its removal.
     async with operation.term.locks.hold(REMOVING_SHARDS, f"db:{name.lower()}"):
         await operation.term.catalog.transaction(work)
     logger.info("A database has another primary shard", db=name, shard=to)

@@ -1,8 +1,7 @@
 """Changes of a collection's shard key: resharding, its end, and refinement.
 
 ``_configsvrReshardCollection`` gives it another key. ``_configsvrAbortReshardCollection``, ``…Commit…`` and
-``…Cleanup…`` end the operation in progress. ``_configsvrRefineCollectionShardKey`` adds fields to the end of the
-key.
+``…Cleanup…`` end the operation in progress. ``_configsvrRefineCollectionShardKey`` appends fields to the key.
 """
 
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ _CHUNKS_MAX: Final = 1_000_000
 
 
 async def reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Reshard a collection, and return once that is done; a collection that has the key already is left alone.
+    """Reshard a collection; returns after the end. A collection that has the key already does not change.
 
     Raises:
         CommandError: NamespaceNotSharded; BadValue, an option is not allowed; 5808201, another operation is running;
@@ -49,7 +48,7 @@ async def reshard_collection(operation: Operation) -> dict[str, Any]:
         try:
             await _reshard(operation)
         except OperationOverError:
-            # It ended in the moment in which this request joined it. How it ended is seen in the catalog.
+            # It ended just when this request joined it. The catalog has its outcome.
             logger.info("A resharding operation ended before it was joined", namespace=str(operation.namespace))
         else:
             return {}
@@ -74,7 +73,7 @@ async def _reshard(operation: Operation) -> None:
 
 
 async def _wait_committed(operation: Operation, entry: CollectionEntry) -> None:
-    """Wait for the end of the operation that has given the collection its key, if that is still being carried out."""
+    """Wait for the operation that has given the collection its key, if it is still being completed."""
     active = await ReshardingStore(operation.term.catalog).active()
     if active is not None and active.id == entry.uuid:
         await run_operation(operation.term, active)
@@ -109,7 +108,7 @@ def _chunk_count(operation: Operation) -> int | None:
 
 
 async def _zones(operation: Operation, pattern: ShardKeyPattern) -> list[Mapping[str, Any]] | None:
-    """The zones of the request, with full bounds.
+    """Read the zones of the request, with full bounds.
 
     Raises:
         CommandError: BadValue, the collection has zones and the request has none, or a zone is incomplete or has arrays
@@ -143,7 +142,7 @@ def _check_disjoint(pattern: ShardKeyPattern, zones: list[Mapping[str, Any]]) ->
 
 
 def _preset(operation: Operation) -> list[Mapping[str, Any]] | None:
-    """The chunks given by the caller. A genuine config server of MongoDB 6.0.5 does not survive an empty array.
+    """Read the preset chunks of the request. An empty array crashes a genuine config server of MongoDB 6.0.5.
 
     Raises:
         CommandError: BadValue, there is none, or one is incomplete, or there are other options.
@@ -164,10 +163,10 @@ def _preset(operation: Operation) -> list[Mapping[str, Any]] | None:
 
 
 async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Abort the operation, and return once nothing is left of it.
+    """Abort the operation; returns after everything of it is removed.
 
     Raises:
-        CommandError: NamespaceNotFound, the collection is not sharded; NoSuchReshardCollection;
+        CommandError: NamespaceNotFound, the collection is unsharded; NoSuchReshardCollection;
             ReshardCollectionCommitted, it was too late, and the operation has ended.
     """
     found = await _active(operation)
@@ -180,12 +179,12 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Have writes blocked as soon as everything is cloned, however far the recipients are behind.
+    """Block writes as soon as everything is cloned, however far the recipients are behind.
 
     As in MongoDB, only the caller of ``reshardCollection`` waits for the end.
 
     Raises:
-        CommandError: NamespaceNotFound, the collection is not sharded; NoSuchReshardCollection.
+        CommandError: NamespaceNotFound, the collection is unsharded; NoSuchReshardCollection.
     """
     found = await _active(operation)
     if found is None:
@@ -197,12 +196,12 @@ async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
-    """Abort the operation if there is one, or wait for its end if it is too late for that.
+    """Abort the operation if there is one, or wait for its end if it is too late to abort.
 
     In either case its coordinator leaves nothing behind.
 
     Raises:
-        CommandError: NamespaceNotFound, the collection is not sharded.
+        CommandError: NamespaceNotFound, the collection is unsharded.
     """
     found = await _active(operation)
     if found is None:
@@ -216,10 +215,10 @@ async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def _active(operation: Operation) -> ReshardingOperation | None:
-    """The operation of the collection; None if there is none.
+    """Return the collection's operation, or None.
 
     Raises:
-        CommandError: NamespaceNotFound, it is not sharded.
+        CommandError: NamespaceNotFound, it is unsharded.
     """
     catalog, namespace = operation.term.catalog, operation.namespace
     if await catalog.find_by_id("collections", str(namespace)) is None:
@@ -242,7 +241,7 @@ async def _end(operation: Operation, found: ReshardingOperation) -> bool:
     except CommandError as error:
         if error.code == ErrorCode.InterruptedDueToReplStateChange:
             raise
-        # It may have failed by itself in the same moment.
+        # It may have failed by itself at the same moment.
         logger.info("A resharding operation was aborted", namespace=str(found.namespace), error=str(error))
         return True
     raise CommandError(
@@ -251,16 +250,16 @@ async def _end(operation: Operation, found: ReshardingOperation) -> bool:
 
 
 async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
-    """Extend the key and all bounds; repeating this completes what has been begun, and changes nothing else.
+    """Extend the key and all bounds; repeating this completes an interrupted refinement, and changes nothing else.
 
-    One transaction changes the collection's key, epoch and timestamp, so that shards and routers refuse the versions
-    that they have. The bounds of the zones and of the chunks, however many they are, follow one by one: a transaction
-    that changes all of them need not fit into the mongod's cache. Until all are extended, a mark in the entry makes
-    readers extend those that they find. The shards that own chunks have checked before that an index supports the key.
+    One transaction changes the collection's key, epoch and timestamp, so that shards and routers refuse their present
+    versions. The bounds of zones and chunks follow one by one, because a transaction with all of them may not fit into
+    the mongod's cache. Until all are extended, readers extend bounds themselves because of a mark in the entry. The
+    shards that own chunks have already checked that an index supports the key.
 
     Raises:
-        CommandError: NamespaceNotSharded; StaleEpoch, the collection is not the one meant; InvalidOptions, the key does
-            not extend the present one.
+        CommandError: NamespaceNotSharded; StaleEpoch, it is another collection; InvalidOptions, the key does not extend
+            the present one.
     """
     namespace = str(operation.namespace)
     pattern = ShardKeyPattern.from_bson(operation.arguments.raw(b"key"))
@@ -322,7 +321,7 @@ async def _refine(transaction: Transaction, before: CollectionEntry, after: Coll
 
 
 async def _refine_bounds(catalog: Catalog, namespace: str) -> bool:
-    """Extend the bounds that are not yet, and remove the mark; False if there was none."""
+    """Extend the remaining bounds, and remove the mark; returns False if there was none."""
     document = await catalog.find_by_id("collections", namespace)
     if document is None or REFINING not in document:
         return False

@@ -36,7 +36,7 @@ from shardwright.wire.transport.replica_set import ReplicaSetClient
 logger = get_logger("configd.shards")
 
 _HOST_SECONDS: Final = 2.0
-"""How long a host has to answer before the next one is asked."""
+"""Time limit for a host's answer before the next host is tried."""
 
 _MAJORITY: Final = {"w": "majority"}
 
@@ -44,7 +44,7 @@ _MAJORITY: Final = {"w": "majority"}
 async def add_shard(operation: Operation) -> dict[str, Any]:
     """Check the replica set, send it its identity as a shard, and insert it into the catalog.
 
-    The insertion is the last step: if an attempt fails earlier, the next one repeats everything, and the shard accepts
+    The insertion is the last step. If an attempt fails earlier, the next one repeats everything, and the shard accepts
     the same identity again.
 
     Raises:
@@ -83,9 +83,9 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
 
 
 async def _check_host(target: ConnectionString, feature_version: int) -> None:
-    """Refuse what the hello of the first host that answers rules out, without waiting for a primary.
+    """Check the hello of the first host that answers, without waiting for a primary.
 
-    A host that is given without its replica set is refused in any case, for the reason found in its hello.
+    A host given without its replica set is always refused, with the reason found in its hello.
     """
     for address in target.addresses:
         try:
@@ -132,7 +132,7 @@ async def _identify(term: Term, client: ReplicaSetClient, shard: ShardEntry) -> 
 
 
 async def _block_user_writes(term: Term, client: ReplicaSetClient) -> None:
-    """Have the new shard block the writes of users just as the cluster does."""
+    """Set the cluster's user write block on the new shard."""
     command = {"_shardsvrSetUserWriteBlockMode": 1, "writeConcern": _MAJORITY}
     for phase in Phase:
         await _ask(term, client, {**command, "global": False, "phase": str(phase)})
@@ -161,7 +161,7 @@ async def _enter(term: Term, shard: ShardEntry, databases: list[str]) -> None:
 
 
 async def _ask(term: Term, client: ReplicaSetClient, command: dict[str, Any], *, db: str = "admin") -> dict[str, Any]:
-    """Run a command on the set, but not in a later term, when it may be a shard and know newer settings.
+    """Run a command on the set, unless the term is over: later the set may be a shard with newer settings.
 
     Raises:
         CommandError: it failed, or the set could not be reached; InterruptedDueToReplStateChange, the term is over.
@@ -177,7 +177,9 @@ _NOTE: Final = "you need to drop or movePrimary these databases"
 
 
 async def remove_shard(operation: Operation) -> dict[str, Any]:
-    """Begin to drain a shard, report what is left on it, or, if nothing is, remove it: repeated until it is removed.
+    """Start draining a shard, or report its remaining data, or remove it if none remains.
+
+    The command is repeated until the shard is removed.
 
     Raises:
         CommandError: ShardNotFound; IllegalOperation, it is the last shard; ZoneStillInUse, it is the only shard of a
@@ -187,7 +189,8 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
     shard = await primary.catalog.shard(shard_id)
     may_be_finished = False
     if shard.is_draining and not _is_anything_left(await _remaining(operation, shard_id)):
-        # Before the locks are held: a shard that does not answer must not hold up the others' moves of databases.
+        # Before the locks are held, because a shard that does not answer must not block moves of other shards'
+        # databases.
         may_be_finished = await _is_finished(operation, shard)
     async with primary.locks.hold(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
@@ -229,7 +232,7 @@ async def _is_finished(operation: Operation, shard: ShardEntry) -> bool:
 
 
 async def _begin(transaction: Transaction, shard_id: str) -> None:
-    """Mark the shard as draining, unless the cluster or one of its zones cannot do without it."""
+    """Mark the shard as draining, unless the cluster or one of its zones requires it."""
     document = await transaction.find_one("shards", {"_id": shard_id})
     if document is None:
         raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
@@ -250,7 +253,7 @@ async def _begin(transaction: Transaction, shard_id: str) -> None:
 async def _remove(transaction: Transaction, shard_id: str, time: object) -> None:
     """Remove the entry, and write the time into another shard's entry, where routers and shards read it.
 
-    Nothing may have come to the shard in between: the commit fails if there is a chunk or a database by then.
+    The commit fails if the shard has got a chunk or a database since the check.
     """
     for collection, query in (("chunks", {"shard": shard_id}), ("databases", {"primary": shard_id})):
         if await transaction.find_one(collection, query) is not None:
@@ -278,6 +281,6 @@ def _is_anything_left(remaining: Mapping[str, Int64]) -> bool:
 
 
 async def _databases(operation: Operation, shard_id: str) -> dict[str, Any]:
-    """The databases for which the user has to do something."""
+    """Return the databases that the user has to drop or move."""
     databases = await operation.term.catalog.find("databases", {"primary": shard_id}, sort={"_id": 1})
     return {"note": _NOTE, "dbsToMove": [database["_id"] for database in databases]}

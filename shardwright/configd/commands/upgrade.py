@@ -1,7 +1,7 @@
 """``_configsvrFinishUpgrade``: raise the cluster's feature version to the newest one of this release.
 
-Like ``setFeatureCompatibilityVersion`` it is an operator's decision that no daemon goes back behind. Therefore it is
-refused while a daemon runs, or may run, that does not know the new version. A daemon that starts later refuses to run.
+Like ``setFeatureCompatibilityVersion``, it is an operator's decision. No daemon without the new version can run
+afterwards. So the command is refused while such a daemon runs or may run, and one that starts later refuses to run.
 """
 
 from collections.abc import Mapping
@@ -23,24 +23,24 @@ from shardwright.wire.transport.client import Connection
 _NAME: Final = "_configsvrFinishUpgrade"
 
 _HELLO_SECONDS: Final = 5.0
-"""How long a daemon may take to answer."""
+"""Time limit for a daemon's answer."""
 
 _ROUTER_SECONDS: Final = 60.0
-"""A router whose entry is older is not running: routers write theirs every ten seconds."""
+"""Age from which a router's entry shows that it is not running; routers write theirs every ten seconds."""
 
 
 async def finish_upgrade(operation: Operation) -> dict[str, Any]:
     """Raise the feature version, unless it is the newest one already.
 
-    The reply has ``featureVersion``, which the cluster has now, and ``newest``. With ``dryRun`` nothing is changed, and
-    ``obstacles`` has the reasons why it cannot be.
+    The reply has the cluster's ``featureVersion`` and ``newest``. With ``dryRun`` nothing changes, and ``obstacles``
+    has the reasons against a change.
 
     Raises:
-        CommandError: IncompatibleServerVersion, a daemon does not know the new version, or cannot be reached.
+        CommandError: IncompatibleServerVersion, a daemon does not support the new version, or cannot be reached.
     """
     is_dry_run = operation.arguments.boolean(b"dryRun", strictness=Strictness.BOOL)
     term = operation.term
-    # No shard is added in the meantime.
+    # No shard may be added during the checks.
     async with term.locks.hold(ADDING_SHARDS, CLUSTER_SETTINGS):
         before = await read_feature_version(term.catalog.mongod)
         obstacles = await _obstacles(term) if before < NEWEST else []
@@ -58,7 +58,7 @@ async def finish_upgrade(operation: Operation) -> dict[str, Any]:
 
 
 async def _obstacles(term: Term) -> list[str]:
-    """A sentence for each daemon that does not know the newest feature version, or cannot be asked."""
+    """Return a sentence for each daemon that does not support the newest feature version, or is unreachable."""
     found: dict[str, str] = {}
     asked: set[str] = set()
 
@@ -75,7 +75,7 @@ async def _obstacles(term: Term) -> list[str]:
         connection.close()
         if not knows(connection.hello.get("extensions", ()), NEWEST):
             found[address] = f"{address} does not know feature version {NEWEST}; upgrade and restart it"
-        # The catalog does not list members that are hidden from routers' lists, or were added just now.
+        # The catalog lacks members that are hidden from routers' lists, or were added just now.
         for member in (*connection.hello.get("hosts", ()), *connection.hello.get("passives", ())):
             nursery.start_soon(ask, member, nursery)
 
@@ -90,7 +90,7 @@ async def _obstacles(term: Term) -> list[str]:
 
 
 def _of_routers(entries: list[dict[str, Any]], now: datetime) -> list[str]:
-    """A sentence for each running router that does not know the newest feature version."""
+    """Return a sentence for each running router that does not support the newest feature version."""
     return [
         f"the router {entry['_id']} does not know feature version {NEWEST}; upgrade it, or stop it and wait "
         f"{_ROUTER_SECONDS:.0f} s"

@@ -1,4 +1,4 @@
-"""The zones of shards, and the ranges of collections that belong to zones."""
+"""The zones of shards, and the zone ranges of collections."""
 
 from functools import partial
 from typing import Any, Final
@@ -67,7 +67,7 @@ async def remove_shard_from_zone(operation: Operation) -> dict[str, Any]:
 
 
 async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
-    """Assign the range, or with ``zone: null`` remove it. The collection need not be sharded yet.
+    """Assign the range to a zone, or remove it with ``zone: null``. The collection may still be unsharded.
 
     Raises:
         CommandError: ZoneNotFound; RangeOverlapConflict; ShardKeyNotFound and FailedToParse, the bounds are not a range
@@ -115,7 +115,7 @@ _NOT_RETRYABLE: Final = 5748800
 async def remove_tags(operation: Operation) -> dict[str, Any]:
     """Remove all zone ranges of the collection.
 
-    It is executed once, so that a command which arrives late does not remove ranges that have been added since.
+    The command is executed once, so that a late one does not remove ranges that have been added since.
 
     Raises:
         CommandError: 5748800, there is no session or transaction number; TransactionTooOld, the command comes late.
