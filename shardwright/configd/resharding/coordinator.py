@@ -1,8 +1,8 @@
 """The coordinator of one resharding operation, from its document to its end.
 
-It does what the persisted state requires, then enters the next state. The next primary of the config servers continues
-from there; every step can be repeated. The decision is the transaction that gives the collection its new key: before it
-everything can be undone, and after it everything will be done.
+It does the work of the persisted state, then enters the next state. The next primary of the config servers continues
+from there, and every step can be repeated. The decision is the transaction that gives the collection its new key.
+Before it everything can be undone; after it everything will be done.
 """
 
 from collections import Counter
@@ -29,14 +29,14 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("configd.resharding")
 
 _POLL_SECONDS: Final = 0.25
-"""How often the recipients are asked how long they still need."""
+"""Interval between queries of the recipients' remaining time."""
 
 TYPE: Final = "reshardCollection"
-"""For the fail point at which it can be made to wait."""
+"""The coordinator type in fail points."""
 
 
 class OperationOverError(Exception):
-    """An operation that was found in the catalog had ended when it was to be continued."""
+    """End of an operation between its reading from the catalog and its continuation."""
 
 
 class ReshardingCoordinator:
@@ -45,7 +45,7 @@ class ReshardingCoordinator:
     Args:
         term: the term's resources.
         operation: the persisted operation.
-        control: how users influence it.
+        control: the users' influence on it.
     """
 
     def __init__(self, term: Term, operation: ReshardingOperation, control: ReshardingControl) -> None:
@@ -59,7 +59,7 @@ class ReshardingCoordinator:
         """Run the operation to its end.
 
         Raises:
-            CommandError: it was aborted, for this reason.
+            CommandError: the reason for which it was aborted.
             OperationOverError: it had ended since it was read from the catalog.
         """
         await self._until_done(self._read)
@@ -74,7 +74,7 @@ class ReshardingCoordinator:
             raise error
 
     async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Repeat something until it succeeds; the end of the term cancels it."""
+        """Repeat a step until it succeeds; the end of the term cancels it."""
         backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
         while True:
             try:
@@ -86,14 +86,14 @@ class ReshardingCoordinator:
             await backoff.pause()
 
     async def _read(self) -> None:
-        """Read the present state: the caller may have read an earlier one, before another run ended."""
+        """Read the present state, because the caller may have read an earlier one before another run ended."""
         operation = await self._store.find(self.operation.id)
         if operation is None:
             raise OperationOverError
         self.operation = operation
 
     async def _decide(self) -> None:
-        """Come to a decision, and persist it.
+        """Reach a decision, and persist it.
 
         Raises:
             CommandError: the catalog cannot be read or written at the moment.
@@ -115,7 +115,7 @@ class ReshardingCoordinator:
         await self._enter(committed)
 
     async def _try_to_prepare(self) -> CommandError | None:
-        """Do all that comes before the decision; returns the error for which the operation has to be aborted."""
+        """Run all steps before the decision; returns the error for which the operation has to be aborted."""
         with self._control.before_decision():
             try:
                 await self._prepare_to_commit()
@@ -123,13 +123,13 @@ class ReshardingCoordinator:
                 if has_category(error.code, Category.RETRYABLE):
                     raise
                 return error
-            # From here on the outcome of a transaction that failed is unknown, so that it can only be repeated.
+            # From here on the outcome of a failed transaction is unknown, so it can only be repeated.
             self._control.is_decided = True
             return None
         return CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
 
     async def _prepare_to_commit(self) -> None:
-        """Do all that comes before the decision."""
+        """Run all steps before the decision."""
         steps = {
             CoordinatorState.INITIALIZING: self._plan_chunks,
             CoordinatorState.PREPARING_TO_DONATE: self._start_donors,
@@ -151,7 +151,7 @@ class ReshardingCoordinator:
         document = await self._term.catalog.find_by_id("databases", self.operation.namespace.db)
         if document is None:
             raise CommandError(ErrorCode.NamespaceNotFound, f"Database {self.operation.namespace.db} does not exist")
-        # The primary shard always has the collection, even if it owns no chunks of it.
+        # The primary shard always has the collection, even without chunks.
         recipients = {each.shard for each in planned} | {DatabaseEntry.from_document(document).primary}
         return await self._store.prepare(self.operation, sorted(recipients))
 
@@ -174,7 +174,7 @@ class ReshardingCoordinator:
         return await self._store.enter(self.operation, CoordinatorState.APPLYING)
 
     async def _catch_up(self) -> ReshardingOperation:
-        """Wait until the recipients are so far that writes need not be blocked for long, or a user is impatient."""
+        """Wait until the recipients' remaining time is below the threshold, or ``commitReshardCollection`` arrives."""
         enough = await self._parameter("remainingReshardingOperationTimeThresholdMillis")
         while not self._control.commit_requested.is_set():
             remaining = await self._participants.remaining_millis()
@@ -187,7 +187,7 @@ class ReshardingCoordinator:
         return await self._store.enter(self.operation, CoordinatorState.BLOCKING_WRITES)
 
     async def _block_writes(self) -> None:
-        """Block writes, then reads, with the recipients having everything in between.
+        """Block writes, wait until the recipients have everything, then block reads.
 
         Raises:
             CommandError: ReshardingCriticalSectionTimeout, that took too long.
@@ -210,7 +210,7 @@ class ReshardingCoordinator:
         await self._enter(await self._store.enter(self.operation, CoordinatorState.ABORTING, abort_reason=reason))
 
     async def _complete(self) -> None:
-        """Carry the decision out."""
+        """Carry out the decision."""
         await self._hang_at(self.operation.state)
         if self.operation.state is CoordinatorState.COMMITTING:
             await self._participants.commit()

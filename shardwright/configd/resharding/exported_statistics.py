@@ -1,11 +1,11 @@
-"""The metrics of the coordinator of resharding operations."""
+"""Metrics of the coordinator of resharding operations."""
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.sharding.resharding.statistics import ReshardingStatistics
 
 
 def export_metrics(metrics: Metrics, statistics: ReshardingStatistics) -> None:
-    """Export what a config daemon has counted."""
+    """Export the counts of a config daemon."""
     metrics.observed_counter(
         "reshardings_started", "Resharding operations that this daemon has begun", lambda: statistics.started
     )

@@ -1,7 +1,7 @@
 """The coordinator's commands to donors and recipients.
 
-Each can be repeated, and is repeated for as long as a shard cannot be reached. How long the coordinator has patience
-is its own decision: it cancels the wait.
+Each can be repeated, and is repeated for as long as a shard cannot be reached. The coordinator limits the wait by
+cancelling it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ logger = get_logger("configd.resharding")
 Result = TypeVar("Result")
 
 _POLL_MILLIS: Final = 1_000
-"""How long a recipient waits for a state before it reports the one that it is in."""
+"""Wait of a recipient for a state before it reports its present one."""
 
 _DONOR: Final = "Donor"
 _RECIPIENT: Final = "Recipient"
@@ -32,41 +32,24 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
 class Participants:
-    """The shards that take part in one operation.
-
-    Args:
-        term: the term's resources.
-        participation: the operation.
-    """
+    """The participants of one operation."""
 
     def __init__(self, term: Term, participation: Participation) -> None:
         self._term = term
         self._participation = participation
 
     async def start_donors(self) -> dict[str, dict[str, Any]]:
-        """Make the donors ready; returns their replies, with the size of what each has.
-
-        Raises:
-            CommandError: a donor refused.
-        """
+        """Prepare the donors; returns their replies, with the size of each one's data."""
         donate = {"_shardsvrReshardingDonate": self._told}
         return await self._ask(self._participation.donors, donate, role=_DONOR)
 
     async def block_writes(self) -> dict[str, dict[str, Any]]:
-        """Have the donors block writes; returns their replies, with the time of the last write on each.
-
-        Raises:
-            CommandError: a donor refused.
-        """
+        """Block writes on the donors; returns their replies, with the time of the last write on each."""
         donate = {"_shardsvrReshardingDonate": self._told, "blockWrites": True}
         return await self._ask(self._participation.donors, donate, role=_DONOR)
 
     async def receive_until(self, state: RecipientState, **more: object) -> None:
-        """Return when all recipients have reached a state, starting those that do not know the operation yet.
-
-        Raises:
-            CommandError: a recipient failed, with this error.
-        """
+        """Return when all recipients have reached a state; starts recipients that do not have the operation yet."""
         receive = {
             "_shardsvrReshardingReceive": self._told,
             "awaitState": str(state),
@@ -81,32 +64,24 @@ class Participants:
         await together(self._participation.recipients, wait)
 
     async def remaining_millis(self) -> list[int] | None:
-        """How long each recipient still needs, by its estimate; None if one cannot tell.
-
-        Raises:
-            CommandError: a recipient failed, with this error.
-        """
+        """Return each recipient's estimate of its remaining time; None if one has no estimate."""
         ask = {"_shardsvrReshardingOperationTime": str(self._participation.namespace)}
         replies = await self._ask(self._participation.recipients, ask, role=_RECIPIENT)
         times = [reply["remainingMillis"] for reply in replies.values() if "remainingMillis" in reply]
         return times if len(times) == len(replies) else None
 
     async def hold(self) -> None:
-        """Block reads and writes of the collection on all participants, until commit or abort.
-
-        Raises:
-            CommandError: a shard refused.
-        """
+        """Block reads and writes of the collection on all participants, until commit or abort."""
         await self._ask(self._participation.shards, {"_shardsvrReshardingHold": self._told})
 
     async def commit(self) -> None:
-        """Have all participants replace their part of the collection."""
+        """Replace the participants' parts of the collection."""
         namespace = self._participation.namespace
         commit = {"_shardsvrCommitReshardCollection": str(namespace), "reshardingUUID": self._id, **self._operation}
         await self._ask(self._participation.shards, commit)
 
     async def drop_elsewhere(self) -> None:
-        """Have the other shards drop what they may have of the former collection, on which they own nothing."""
+        """Drop the former collection on other shards, which own none of it but may still have it."""
         namespace = self._participation.namespace
         drop = {"_shardsvrDropCollectionIfUUIDNotMatching": namespace.collection, "expectedCollectionUUID": self._id}
         shards = await self._term.catalog.shards()
@@ -114,17 +89,13 @@ class Participants:
         await self._ask(others, {**drop, "writeConcern": _MAJORITY}, db=namespace.db)
 
     async def abort(self, *, user_canceled: bool) -> None:
-        """Have all participants remove what they have of the operation; one that has been removed has nothing."""
+        """Remove everything of the operation from all participants that are still shards."""
         known = {each.id for each in await self._term.catalog.shards()}
         abort = {"_shardsvrAbortReshardCollection": self._id, "userCanceled": user_canceled, **self._operation}
         await self._ask([each for each in self._participation.shards if each in known], abort)
 
     async def refresh(self, shard_ids: Iterable[str]) -> None:
-        """Have shards refresh the collection, which ends migrations that are forbidden by now.
-
-        Raises:
-            CommandError: a shard refused.
-        """
+        """Refresh the collection on shards, which ends migrations that are forbidden now."""
         flush = {
             "_flushRoutingTableCacheUpdatesWithWriteConcern": str(self._participation.namespace),
             "syncFromConfig": True,
@@ -158,16 +129,10 @@ class Participants:
     async def _send(
         self, shard_id: str, db: str, command: Mapping[str, Any], *, role: str | None = None
     ) -> dict[str, Any]:
-        """The reply of a shard, however long it cannot be reached.
+        """Return a shard's reply, repeating the command while the shard cannot be reached.
 
         Args:
-            shard_id: the shard.
-            db: the database of the command.
-            command: the command.
-            role: as what it takes part, if an error of it ends the operation: `_DONOR` or `_RECIPIENT`.
-
-        Raises:
-            CommandError: it failed.
+            role: `_DONOR` or `_RECIPIENT` if an error of the shard ends the operation.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
         while True:
@@ -196,10 +161,10 @@ def _is_transient(error: CommandError) -> bool:
 
 
 async def together(shard_ids: Iterable[str], work: Callable[[str], Awaitable[None]]) -> None:
-    """Run something for several shards at the same time.
+    """Run something for several shards concurrently.
 
     Raises:
-        CommandError: the error of one of them, which ends the others.
+        CommandError: the first failure, which cancels the others.
         BackendError: likewise; the local mongod does not answer.
     """
     failures: list[CommandError | BackendError] = []

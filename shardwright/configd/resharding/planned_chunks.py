@@ -1,4 +1,4 @@
-"""The chunks of the new key: as the caller gives them, or planned from zones and a sample of the documents."""
+"""The chunks of the new key: given by the caller, or planned from zones and a sample of the documents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,14 +23,14 @@ from shardwright.wire.rawbson import encode_document
 
 _SAMPLES_MAX: Final = 100_000
 _SAMPLES_PER_SHARD_MAX: Final = 20_000
-"""One reply has to hold them."""
+"""Maximum sample from one shard; a single reply has to hold it."""
 
 _FIRST: Final = 1 << 32
 """The packed version 1|0."""
 
 
 async def plan(term: Term, operation: ReshardingOperation) -> list[PlannedChunk]:
-    """The chunks of the new key.
+    """Plan the chunks of the new key.
 
     Raises:
         CommandError: 4952606, there are too few different keys; 4952607, a zone has no shard; BadValue, the given
@@ -49,7 +49,7 @@ async def plan(term: Term, operation: ReshardingOperation) -> list[PlannedChunk]
 
 
 def zone_range(pattern: ShardKeyPattern, zone: Mapping[str, Any]) -> ZoneRange:
-    """A zone of the request, with bounds that are full shard keys.
+    """Read a zone of the request, with its bounds extended to full shard keys.
 
     Raises:
         CommandError: ShardKeyNotFound and others, the bounds are not keys.
@@ -83,7 +83,7 @@ def _preset(operation: ReshardingOperation, chunks: Sequence[Mapping[str, Any]])
 
 
 async def _sample(term: Term, operation: ReshardingOperation, count: int) -> list[bytes]:
-    """Shard keys of random documents, from each donor in proportion to the documents that it has."""
+    """Return shard keys of random documents, from each donor in proportion to its number of documents."""
     namespace, pattern = operation.namespace, operation.participation.key
     sizes: dict[str, int] = {}
     keys: list[bytes] = []
@@ -100,8 +100,8 @@ async def _sample(term: Term, operation: ReshardingOperation, count: int) -> lis
         if not any(each.path[0] == b"_id" for each in pattern.fields):
             fields["_id"] = 0
         pipeline = [{"$sample": {"size": size}}, {"$project": fields}]
-        # The batch may have one more than the sample, so that the cursor ends with it, unless the keys are too large.
-        # An open one would keep the ranges of the collection from being deleted.
+        # The batch may hold one more than the sample, so that the cursor ends with it, unless the keys are too large.
+        # An open cursor would block range deletions of the collection.
         aggregate = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size + 1}}
         cursor = (await ask(donor, aggregate))["cursor"]
         if cursor["id"]:

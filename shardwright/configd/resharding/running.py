@@ -17,8 +17,8 @@ async def reshard(term: Term, wanted: ReshardingOperation) -> None:
     """Run an operation, or wait for the end of the same one; it continues even if this is cancelled.
 
     Raises:
-        CommandError: 5808201, another one is in progress; or the reason for the abort, also after an abort before the
-            request was repeated.
+        CommandError: 5808201, another one is in progress; or the reason for the abort, also if the request was repeated
+            after the abort.
         OperationOverError: the same one was in progress, and has ended by now.
     """
     async with term.locks.hold("resharding"):
@@ -29,7 +29,7 @@ async def reshard(term: Term, wanted: ReshardingOperation) -> None:
             if ending is Ending.ABORTED:
                 raise CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
             if ending is Ending.MADE:
-                return  # and the collection may have got another key since
+                return  # the collection may even have another key by now
             async with term.locks.hold(f"ns:{wanted.namespace}"):
                 active = await store.begin(wanted)
                 term.reshardings.statistics.started += 1
@@ -40,7 +40,7 @@ async def run_operation(term: Term, operation: ReshardingOperation) -> None:
     """Run a persisted operation to its end, or wait for the end of the present run.
 
     Raises:
-        CommandError: the reason for which it was aborted; InterruptedDueToReplStateChange, the term is over.
+        CommandError: the reason for the abort; InterruptedDueToReplStateChange, the term is over.
         OperationOverError: it has ended since it was read.
     """
 
@@ -51,7 +51,7 @@ async def run_operation(term: Term, operation: ReshardingOperation) -> None:
 
 
 async def resume_resharding(term: Term) -> None:
-    """Continue the operation that a former primary left unfinished, if there is one."""
+    """Resume the operation that a former primary left unfinished, if there is one."""
     backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
     while True:
         try:

@@ -1,6 +1,6 @@
-"""What the coordinator writes to the catalog: one transaction for each change of state.
+"""The coordinator's writes to the catalog: one transaction for each change of state.
 
-A transaction that has been made already is recognised by the persisted state, and changes nothing when it is repeated.
+The persisted state shows which transactions have been made; repeating one of them changes nothing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ Work = Callable[[Transaction, dict[str, Any]], Awaitable[None]]
 
 
 class Ending(IntEnum):
-    """How an operation has ended; its transaction number in the session of the operation's id."""
+    """Outcome of an operation; its transaction number in the session of the operation's id."""
 
     ABORTED = 0
     MADE = 1
@@ -52,21 +52,21 @@ class ReshardingStore:
         self._catalog = catalog
 
     async def active(self) -> ReshardingOperation | None:
-        """The operation of the cluster; None if there is none."""
+        """Return the cluster's active operation, or None."""
         documents = await self._catalog.find(OPERATIONS, {"active": True})
         return ReshardingOperation.from_document(documents[0]) if documents else None
 
     async def find(self, operation_id: UUID) -> ReshardingOperation | None:
-        """An operation; None if it has ended."""
+        """Return an operation; None if it has ended."""
         document = await self._catalog.find_by_id(OPERATIONS, Binary.from_uuid(operation_id))
         return None if document is None else ReshardingOperation.from_document(document)
 
     async def begin(self, operation: ReshardingOperation) -> ReshardingOperation:
-        """Insert an operation, and forbid migrations; returns it with its donors, which do not change from then on.
+        """Insert an operation, and forbid migrations; returns it with its donors, which are fixed from then on.
 
         Raises:
             CommandError: 5808201, the cluster has another one; NamespaceNotSharded or ConflictingOperationInProgress,
-                the collection was dropped or recreated meanwhile.
+                the collection was dropped or recreated.
         """
 
         async def work(transaction: Transaction) -> ReshardingOperation:
@@ -89,7 +89,7 @@ class ReshardingStore:
         return await self._catalog.transaction(work)
 
     async def write_chunks(self, operation: ReshardingOperation, plan: Sequence[PlannedChunk]) -> None:
-        """Write the chunks of the new key, in place of an earlier attempt's. Nothing refers to them yet.
+        """Write the chunks of the new key, replacing an earlier attempt's. Nothing refers to them yet.
 
         Raises:
             CommandError: BSONObjectTooLarge, the bounds of a chunk are too large.
@@ -113,7 +113,7 @@ class ReshardingStore:
         now = await self._catalog.now()
 
         async def work(transaction: Transaction, source: dict[str, Any]) -> None:
-            for shard in told.shards:  # one may have been removed since the chunks were planned
+            for shard in told.shards:  # a shard may have been removed since the chunks were planned
                 await check_shard_exists(transaction, shard)
             entry = CollectionEntry.from_document(source)
             temporary = CollectionEntry(
@@ -138,7 +138,7 @@ class ReshardingStore:
         state: CoordinatorState,
         **changes: Any,  # noqa: ANN401 - of all kinds
     ) -> ReshardingOperation:
-        """Enter a state in which the entries of the collections keep their meaning; returns the changed operation."""
+        """Enter a state that does not change the meaning of the collections' entries; returns the changed operation."""
         changed = replace(operation, state=state, **changes)
 
         async def work(transaction: Transaction, source: dict[str, Any]) -> None:
@@ -148,10 +148,7 @@ class ReshardingStore:
         return changed
 
     async def commit(self, operation: ReshardingOperation) -> ReshardingOperation:
-        """Decide: the collection has its new UUID and key from now on; returns the changed operation.
-
-        The request's zones replace the collection's.
-        """
+        """Decide: give the collection its new UUID and key, and the request's zones; returns the changed operation."""
         committed = replace(operation, state=CoordinatorState.COMMITTING)
         namespace = str(operation.namespace)
         now = await self._catalog.now()
@@ -166,12 +163,12 @@ class ReshardingStore:
         return committed
 
     async def ending_of(self, operation_id: UUID) -> Ending | None:
-        """How an operation has ended, which a repeated request must not begin again; None if it has not."""
+        """Return the outcome of an operation, which a repeated request must not restart; None if it has not ended."""
         number = await last_executed(self._catalog.mongod, Binary.from_uuid(operation_id))
         return None if number < 0 else Ending(number)
 
     async def note_ending(self, operation_id: UUID, ending: Ending) -> None:
-        """Persist how an operation has ended, for as long as mongod remembers retryable writes."""
+        """Persist the outcome of an operation, for as long as mongod remembers retryable writes."""
         await CommandSession(Binary.from_uuid(operation_id), ending).record(self._catalog.mongod)
 
     async def finish(self, operation: ReshardingOperation) -> None:
@@ -228,7 +225,7 @@ async def _source(transaction: Transaction, operation: ReshardingOperation) -> d
 
 
 def _fields(operation: ReshardingOperation) -> dict[str, Any]:
-    """``reshardingFields`` of an entry, by which shards and tools see that the collection is being resharded."""
+    """Build ``reshardingFields`` of an entry, which show shards and tools that the collection is being resharded."""
     told = operation.participation
     fields: dict[str, Any] = {"reshardingUUID": Binary.from_uuid(told.id), "state": str(operation.state)}
     if told.recipients:
@@ -241,7 +238,7 @@ def _fields(operation: ReshardingOperation) -> dict[str, Any]:
 
 
 def _resharded(source: Mapping[str, Any], operation: ReshardingOperation, now: object) -> dict[str, Any]:
-    """The entry of the collection after the commit. If its chunks are defragmented, that restarts."""
+    """Build the collection's entry after the commit. A defragmentation of its chunks restarts."""
     return {
         **{name: value for name, value in source.items() if name != "defragmentationPhase"},
         "lastmodEpoch": ObjectId(),
