@@ -1,5 +1,4 @@
-"""How the config servers deal with shards: candidates, clients, hosts.
+"""Shards from the view of the config servers: candidates, clients, hosts.
 
-Owns sending commands to shards, and deciding which replica set may become one.
-May import `catalog`.
+Owns sending commands to shards, and the conditions for a replica set to become one. May import `catalog`.
 """

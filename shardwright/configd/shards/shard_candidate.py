@@ -1,4 +1,4 @@
-"""Whether a replica set may become a shard: requirements on its hello and its databases. No I/O."""
+"""Conditions for a replica set to become a shard, on its hello and its databases. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ def check_locality(target: ConnectionString, config_servers: ConnectionString) -
 def find_existing(
     target: ConnectionString, name: str | None, max_size: int | None, shards: Iterable[ShardEntry]
 ) -> ShardEntry | None:
-    """The existing shard if a request is repeated; None if it is for a new one.
+    """Return the existing shard if a request is repeated; None for a new one.
 
     Raises:
         CommandError: IllegalOperation, the set or one of its hosts already belongs to a different shard; FailedToParse,
@@ -56,19 +56,19 @@ def find_existing(
 
 
 def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any], feature_version: int) -> None:
-    """Refuse a server that is not a shard daemon, or one that cannot serve its replica set.
+    """Refuse a server that is not a shard daemon, or that cannot serve its replica set.
 
     Args:
         target: the candidate.
-        address: the server, one of its hosts.
-        hello: the server's.
-        feature_version: of the cluster.
+        address: the server, one of the candidate's hosts.
+        hello: the server's hello.
+        feature_version: the cluster's feature version.
 
     Raises:
         CommandError: OperationFailed; IncompatibleServerVersion.
     """
     if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
-        return  # `check_hello` refuses them in MongoDB's words
+        return  # `check_hello` refuses both with MongoDB's texts
     if "extensions" not in hello:
         raise _failed(
             f"cannot add {target} as a shard: {address} is not a shard daemon; give the addresses of the daemons "
@@ -85,7 +85,7 @@ def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any
 
 
 def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> ConnectionString:
-    """The connection string with all hosts that the set's primary reports.
+    """Return the connection string with all hosts that the set's primary reports.
 
     Raises:
         CommandError: IllegalOperation, OperationFailed: this replica set cannot become a shard.
@@ -114,7 +114,7 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
 
 
 def shard_name(target: ConnectionString, name: str | None) -> str:
-    """The name of the new shard: the requested one, or its replica set's.
+    """Return the name of the new shard: the requested one, or its replica set's.
 
     Raises:
         CommandError: BadValue.
@@ -128,10 +128,9 @@ def shard_name(target: ConnectionString, name: str | None) -> str:
 
 
 def check_databases(target: ConnectionString, found: Iterable[str], primaries: Mapping[str, str]) -> list[str]:
-    """The databases that the candidate adds to the cluster.
+    """Return the databases that the candidate adds to the cluster.
 
     Args:
-        target: the candidate.
         found: the names of its databases.
         primaries: the primary shard of each of the cluster's databases.
 

@@ -19,22 +19,21 @@ APPLICATION: Final = "shardwright-configd"
 
 
 def handshake() -> dict[str, Any]:
-    """The hello of the config daemon's own connections."""
+    """Build the hello of the config daemon's own connections."""
     return handshake_document(APPLICATION)
 
 
 class ShardClients:
-    """Clients of the shards, each monitoring the members of its replica set while this daemon is primary.
+    """Clients of the shards, which monitor their replica sets while this daemon is primary.
 
     Args:
-        nursery: the term's nursery, in which the sets are monitored.
+        nursery: the term's nursery.
         pools: the connections.
-        gossip: returns the times that go along with commands.
-        check_term: see below.
+        gossip: returns the times to send with commands.
 
     Attributes:
-        check_term: raises InterruptedDueToReplStateChange if the term for which the task works is over, which a daemon
-            that was paused may not have noticed yet.
+        check_term: raises InterruptedDueToReplStateChange if the task's term is over. A daemon that was paused may not
+            have noticed the end yet.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class ShardClients:
         self._clients: dict[str, ReplicaSetClient] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
-        """The client of a shard, created on first use.
+        """Return the client of a shard, created on first use.
 
         Raises:
             CommandError: FailedToParse, its entry names no hosts.
@@ -65,13 +64,13 @@ class ShardClients:
         return client
 
     def forget(self, shard_id: str) -> None:
-        """End monitoring a shard, which has been removed."""
+        """Stop monitoring a removed shard."""
         client = self._clients.pop(shard_id, None)
         if client is not None:
             client.monitor.stop()
 
     async def command(self, shard: ShardEntry, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a repeatable command on the primary of a shard, but not in a later term than the task's.
+        """Run a repeatable command on the primary of a shard, unless the task's term is over.
 
         Raises:
             CommandError: the shard refused, or could not be reached (HostUnreachable, FailedToSatisfyReadPreference);
@@ -86,9 +85,9 @@ class ShardClients:
 
     @asynccontextmanager
     async def candidate(self, target: ConnectionString) -> AsyncIterator[ReplicaSetClient]:
-        """A client of a replica set that is not a shard yet, monitored only in the context."""
+        """Create a client of a replica set that is not a shard yet, monitored only in the context."""
         monitor = self._monitor(target)
-        # Not in a separate nursery, which would wrap the errors that leave the context.
+        # Not in a separate nursery, which would wrap errors that leave the context.
         self._nursery.start_soon(monitor.run)
         try:
             yield ReplicaSetClient(monitor, self._pools)

@@ -1,4 +1,4 @@
-"""Keeping ``host`` in ``config.shards`` current when the members of a shard's replica set change.
+"""Updates of ``host`` in ``config.shards`` when the members of a shard's replica set change.
 
 Routers and shards first look for a shard at the hosts in its entry. So the entry is updated with the set, as on
 MongoDB's config server.
@@ -18,11 +18,11 @@ logger = get_logger("configd.shard_hosts")
 
 
 class ShardHosts:
-    """Monitors the members of all shards while this daemon is primary.
+    """Monitors of the members of all shards while this daemon is primary.
 
     Args:
         catalog: contains the entries.
-        shards: monitors the sets.
+        shards: the clients, which monitor the sets.
         nursery: the term's nursery.
     """
 
@@ -57,7 +57,7 @@ class ShardHosts:
             self._nursery.start_soon(self._follow, scope, shard.id, set(shard.connection_string.addresses), monitor)
 
     def forget(self, shard_id: str) -> None:
-        """Do not monitor a shard any longer, which has been removed."""
+        """Stop monitoring a removed shard."""
         scope = self._followed.pop(shard_id, None)
         if scope is not None:
             scope.cancel()
@@ -67,7 +67,7 @@ class ShardHosts:
     ) -> None:
         with scope:
             while True:
-                # Only a primary's list of members is the truth. It is empty if the set has been initiated with the
+                # Only a primary's list of members is authoritative. It is empty if the set has been initiated with the
                 # addresses of daemons, and an entry without hosts would make the shard unreachable for good.
                 if monitor.primary is not None and monitor.members and monitor.members.keys() != entered:
                     entered = set(monitor.members)

@@ -1,10 +1,10 @@
-"""What a shard has begun and others wait for: it must not be removed, and then stopped, before that is over.
+"""Unfinished work of a shard that others wait for: until it ends, the shard must not be removed and then stopped.
 
-A shard without chunks and databases may still have to inform the participants of a transaction about the commit, the
-recipient of its last chunk about the move, or the other shards about the end of a change of a collection. Or it waits
-for such a decision itself: about a rename, or the migration of a chunk that it receives. A removed shard is not
-informed, so it would wait for ever if it was added again. It does not know that it receives a database; the copied part
-would be a database of the cluster once the shard was added again.
+A shard without chunks and databases may still have to deliver a decision. It may owe participants the commit of a
+transaction, the recipient of its last chunk the outcome of the migration, or other shards the end of a DDL operation.
+Or it waits for a decision itself: about a rename, or about a chunk that it receives. A removed shard does not get the
+decision, so it would wait forever if it was added again. A shard that receives a database by movePrimary has no record
+of that. The copied part would become a database of the cluster when the shard was added again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,28 +24,26 @@ _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     "transaction_coordinators": {},
     "migrationCoordinators": {},
     "migrationRecipients": {},
-    "rangeDeletions": {"pending": True},  # of a range that is being received
+    "rangeDeletions": {"pending": True},  # ranges that are being received
     _CHANGES: {},
     "localRenameParticipants": {},
     "collection_critical_sections": {},
     "localReshardingOperations.donor": {},
     "localReshardingOperations.recipient": {},
 }
-"""Where a shard records, in its database ``config``, what it has not finished, and which documents that are."""
+"""By collection in a shard's database ``config``, the query for the shard's unfinished work."""
 
 
 async def unfinished_work(clients: ShardClients, shard: ShardEntry, others: Iterable[ShardEntry]) -> str | None:
-    """The name of a collection in which a shard has recorded something unfinished; None if there is nothing.
+    """Return the name of a collection in which a shard has recorded unfinished work; None if there is none.
 
-    Nothing is assumed of one that cannot be reached, as it may be lost for good.
+    An unreachable shard counts as finished, because it may be lost for good.
 
     Args:
-        clients: the clients of the shards.
-        shard: the shard that is to be removed.
         others: the other shards, which may be moving databases to it.
 
     Raises:
-        CommandError: a shard refuses to tell.
+        CommandError: a shard refused the query.
     """
     to_it = {_CHANGES: {"_id.operationType": "movePrimary", "to": shard.id}}
     found = await _recorded(clients, shard, _UNFINISHED)
@@ -55,7 +53,7 @@ async def unfinished_work(clients: ShardClients, shard: ShardEntry, others: Iter
 
 
 async def _recorded(clients: ShardClients, shard: ShardEntry, queries: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first of some collections in which a shard has a document that matches; None also if it is out of reach."""
+    """Return the first collection in which a shard has a matching document; None also if it is unreachable."""
     for collection, query in queries.items():
         find = {"find": collection, "filter": query, "limit": 1, "singleBatch": True}
         try:

@@ -1,8 +1,8 @@
 """Requests to shards in a term: moves of ranges, refreshes of routing metadata, and the sessions collection.
 
-Users and the balancer request moves alike. ``config.system.sessions`` is created, sharded by ``_id`` and with a TTL
-index, when a router asks for it at its first refresh of sessions, if there are shards. Sessions expire 30 minutes
-after their use: the parameter ``localLogicalSessionTimeoutMinutes`` of the config servers' mongods.
+Both users and the balancer request moves. ``config.system.sessions`` is created when a router requests it at its first
+session refresh, if there are shards. It is sharded by ``_id`` and has a TTL index. Sessions expire 30 minutes after
+their use: the parameter ``localLogicalSessionTimeoutMinutes`` of the config servers' mongods.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 
 UNTHROTTLED: Final = {"w": 1, "wtimeout": 0}
-"""The write concern of the recipient's writes, in the format of the donor's command, without ``secondaryThrottle``."""
+"""The recipient's write concern without ``secondaryThrottle``, in the format of the donor's command."""
 
 
 async def request_move(term: Term, donor: ShardEntry, request: Mapping[str, Any]) -> None:
-    """Have a donor move a range, and return once it has; an equal request that is unanswered gets the same answer.
+    """Request a move of a range from a donor; returns after the move. A pending equal request shares its answer.
 
     The donor continues even if this ends.
 
@@ -47,15 +47,15 @@ async def _send(term: Term, donor: ShardEntry, request: Mapping[str, Any]) -> No
     except CommandError as error:
         if not has_category(error.code, Category.NOT_PRIMARY):
             raise
-        await term.shards.check_term()  # or is it this daemon that is not primary any more?
-        # Unchanged, the router would mistake this for an error of the config server, and look for its new primary.
+        await term.shards.check_term()  # this daemon itself may not be primary any more
+        # Unchanged, the router would take this for an error of the config server, and look for its new primary.
         raise CommandError(
             ErrorCode.HostUnreachable, f"the primary of shard {donor.id} changed too often :: caused by :: {error}"
         ) from error
 
 
 async def chunk_bytes_default(term: Term) -> int:
-    """The chunk size of collections that have none of their own.
+    """Return the default chunk size of collections.
 
     Raises:
         CommandError: the setting is malformed.
@@ -68,10 +68,10 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
 async def refresh_shards(term: Term, namespace: str, owners: Iterable[str]) -> None:
-    """Make shards refresh a collection, all at the same time.
+    """Refresh a collection on shards, concurrently.
 
     Raises:
-        CommandError: the error of the first shard, by name, that failed; the command was sent to all.
+        CommandError: the error of the first failed shard by name; the command was sent to all.
     """
     flush = {
         "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
@@ -100,7 +100,7 @@ _LOCK: Final = f"ns:{NAMESPACE}:setup"
 
 
 async def set_up_sessions_collection(term: Term) -> None:
-    """Have the first shard create and shard the collection unless it is sharded.
+    """Create and shard the collection on the first shard unless it is sharded.
 
     Raises:
         CommandError: ShardNotFound, there are no shards yet; or the shard's error.

@@ -1,4 +1,4 @@
-"""The resharding operations in progress in this term, for the commands that wait for them or end them."""
+"""Resharding operations in progress in this term, for the commands that wait for them or end them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,12 +15,12 @@ ABORTED = "aborted"
 
 
 class ReshardingControl:
-    """How users influence one operation.
+    """The users' control of one operation.
 
     Attributes:
         commit_requested: set when a user does not want to wait until the recipients have caught up.
-        is_decided: whether the decision to commit is being written, or has been.
-        began: when the operation began in this term, by trio's clock.
+        is_decided: the decision to commit is being written, or has been.
+        began: the start of the operation in this term, on trio's clock.
         shown: returns its entry in ``currentOp``; None before it runs.
     """
 
@@ -33,14 +33,14 @@ class ReshardingControl:
         self.shown: Callable[[], dict[str, Any]] | None = None
 
     def before_decision(self) -> trio.CancelScope:
-        """A scope for what is done before the decision; `abort` cancels it."""
+        """Return a scope for the steps before the decision; `abort` cancels it."""
         self._scope = trio.CancelScope()
         if self._is_aborted:
             self._scope.cancel()
         return self._scope
 
     def abort(self) -> None:
-        """End the operation, unless it is too late."""
+        """Abort the operation, unless it is too late."""
         if not self.is_decided:
             self._is_aborted = True
             self._scope.cancel()
@@ -51,10 +51,9 @@ class RunningReshardings:
 
     Args:
         nursery: the term's nursery, in which they run.
-        statistics: of all terms of this daemon.
 
     Attributes:
-        statistics: the totals of resharding.
+        statistics: the counts of all terms of this daemon.
     """
 
     def __init__(self, nursery: trio.Nursery, statistics: ReshardingStatistics) -> None:
@@ -80,12 +79,12 @@ class RunningReshardings:
         await self._flights.run(operation_id, controlled)
 
     def operations(self) -> list[dict[str, Any]]:
-        """What ``currentOp`` shows of them."""
+        """Return the operations for ``currentOp``."""
         return [control.shown() for control in self._controls.values() if control.shown is not None]
 
     def control(self, operation_id: UUID) -> ReshardingControl:
-        """The control of an operation, also of one that has not begun yet in this term.
+        """Return the control of an operation, even before it has begun in this term.
 
-        If the operation has ended already, the control is kept until the end of the term, and does nothing.
+        If the operation has ended already, the control is kept until the end of the term, without effect.
         """
         return self._controls.setdefault(operation_id, ReshardingControl())

@@ -1,11 +1,11 @@
-"""One term as primary: locks, running operations, and the memory of the balancer's rounds and failed moves.
+"""One term as primary: locks, running operations, and the state of the balancer's rounds and failed moves.
 
 Named locks make conflicting operations wait for each other. They are kept in memory: only the primary writes, and
-transactions protect the catalog even from a primary that has not yet noticed that it was deposed.
+transactions protect the catalog even from a primary that has not noticed its step-down yet.
 
 Each shard takes part in at most one move of the balancer at a time (`BusyShards`). A chunk whose move has failed is
-tried again after a pause that grows with every failure (`MoveBackoff`). For tests, fail points make the
-config servers' coordinators wait at given places.
+retried after a pause that grows with every failure (`MoveBackoff`). For tests, fail points make the config servers'
+coordinators wait at given places.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -33,10 +33,10 @@ class BalancerRounds:
     """The rounds of one term.
 
     Attributes:
-        number: how many have begun.
-        is_active: whether a round is running, or is checking whether it may run.
-        is_deciding: whether a round is running that may balance.
-        mode: the mode that the balancer has last read from valid settings.
+        number: the number of rounds that have begun.
+        is_active: a round is running, or is checking whether it may run.
+        is_deciding: a round that may balance is running.
+        mode: the mode in the last valid settings that the balancer has read.
     """
 
     def __init__(self) -> None:
@@ -56,20 +56,20 @@ class BalancerRounds:
         return self.is_deciding or self._moving > 0
 
     def begin(self) -> None:
-        """A round begins; it takes up all that was changed before."""
+        """Begin a round, which covers all changes made before."""
         self.number += 1
         self.is_active = True
         self._wanted = trio.Event()
 
     def end(self) -> None:
-        """The round is over."""
+        """End the round."""
         self.is_active = self.is_deciding = False
         self._over.set()
         self._over = trio.Event()
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step alongside the rounds. Stopping the balancer waits for its end."""
+        """Run a step alongside the rounds. Stopping the balancer waits for its end."""
         self._steps += 1
         try:
             yield
@@ -80,7 +80,7 @@ class BalancerRounds:
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """The moves of a round, which may take longer than the next round waits for them."""
+        """Run the moves of a round, which may outlast the next round's wait for them."""
         self._moving += 1
         try:
             with self.step():
@@ -89,30 +89,30 @@ class BalancerRounds:
             self._moving -= 1
 
     def want_next(self) -> None:
-        """Something was changed that the balancer should deal with: the next round is due at once."""
+        """Request the next round at once, after a change that the balancer has to process."""
         self._wanted.set()
         self._changed.set()
         self._changed = trio.Event()
 
     async def wait_changed(self, seconds_max: float) -> None:
-        """Return after some time, or as soon as something is changed that the balancer should deal with."""
+        """Return after some time, or after a change that the balancer has to process."""
         with trio.move_on_after(seconds_max):
             await self._changed.wait()
 
     async def wait_wanted(self, seconds_max: float) -> None:
-        """Return when the next round is due: after some time, or as soon as one is wanted."""
+        """Return when the next round is due: after some time, or when it is requested."""
         with trio.move_on_after(seconds_max):
             await self._wanted.wait()
 
     async def wait_over(self) -> None:
-        """Return when the present round, if any, and all steps and moves are over."""
+        """Return after the present round, if any, and all steps and moves."""
         number = self.number
         while (self.is_active and self.number == number) or self._steps:
             await self._over.wait()
 
 
 class BusyShards:
-    """The shards of one term."""
+    """The shards in moves of one term."""
 
     def __init__(self) -> None:
         self._busy: set[str] = set()
@@ -136,23 +136,26 @@ class BusyShards:
             self._freed = trio.Event()
 
     async def wait_free(self, *shards: str) -> None:
-        """Return when all of the shards are free, which they may not be any more after the next checkpoint."""
+        """Return when all of the shards are free. Another task may take them after the next checkpoint."""
         while not self._busy.isdisjoint(shards):
             await self._freed.wait()
 
 
 HANG_IN_CONFIG_COORDINATOR: Final = "hangInConfigCoordinator"
-"""A coordinator of the ``coordinatorType`` in the data waits at the place ``at``: a state or phase, when that has been
-persisted; ``end``, before its document is removed. Without one of them, at any."""
+"""Fail point for coordinators of the ``coordinatorType`` in its data, at the place ``at``.
+
+The place is a state or phase, after that has been persisted, or ``end``, before the document is removed. Without either
+field it applies to all types or places.
+"""
 
 END: Final = "end"
-"""Besides its states, the place where a coordinator can be made to wait."""
+"""The place of a coordinator after its last state, for the fail point."""
 
 FAIL_POINT_NAMES: Final = frozenset({HANG_IN_CONFIG_COORDINATOR})
 
 
 async def hang_at(fail_points: FailPoints, coordinator_type: str, place: str) -> None:
-    """Wait while the fail point says so for coordinators of this type at this place."""
+    """Wait while the fail point applies to coordinators of this type at this place."""
 
     def concerns_this(data: Mapping[str, Any]) -> bool:
         here = {"coordinatorType": coordinator_type, "at": place}
@@ -164,7 +167,7 @@ async def hang_at(fail_points: FailPoints, coordinator_type: str, place: str) ->
 FIRST_PAUSE_SECONDS: Final = 20.0
 PAUSE_SECONDS_MAX: Final = 3600.0
 CHUNKS_MAX: Final = 1000
-"""As many chunks of each collection are kept in mind; the ones that failed first are forgotten first."""
+"""Maximum number of failed chunks recorded for each collection; the oldest failure is dropped first."""
 
 
 class _Failure(NamedTuple):
@@ -174,12 +177,9 @@ class _Failure(NamedTuple):
 
 
 class MoveBackoff:
-    """The chunks of all collections whose last move has failed, in this term.
+    """The chunks of all collections whose last move has failed in this term.
 
-    A collection is known by its UUID: what has failed for one says nothing of the next one that has its name.
-
-    Args:
-        clock: returns the time in seconds.
+    Collections are identified by UUID, because failures do not apply to a later collection of the same name.
     """
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
@@ -187,7 +187,7 @@ class MoveBackoff:
         self._failures: dict[UUID, dict[bytes, _Failure]] = {}
 
     def failed(self, collection: UUID, lower_bound: bytes, error: str) -> None:
-        """The move of a chunk, or of its beginning, has failed."""
+        """Record a failed move of a chunk or of its beginning."""
         failures = self._failures.setdefault(collection, {})
         earlier = failures.pop(lower_bound, None)
         pause = FIRST_PAUSE_SECONDS if earlier is None else min(2 * earlier.pause_seconds, PAUSE_SECONDS_MAX)
@@ -196,33 +196,33 @@ class MoveBackoff:
             del failures[next(iter(failures))]
 
     def moved(self, collection: UUID, lower_bound: bytes) -> None:
-        """The move of a chunk has succeeded."""
+        """Record a successful move of a chunk."""
         failures = self._failures.get(collection, {})
         failures.pop(lower_bound, None)
         if not failures:
             self._failures.pop(collection, None)
 
     def lower_bounds(self, collection: UUID) -> list[bytes]:
-        """The chunks of a collection that are not to be moved now."""
+        """Return the lower bounds of a collection's chunks that must not be moved now."""
         now = self._clock()
         return [bound for bound, failure in self._failures.get(collection, {}).items() if failure.until > now]
 
     def errors(self, collection: UUID) -> dict[bytes, str]:
-        """The last error of each chunk of a collection that is not to be moved now."""
+        """Return the last error of each chunk of a collection that must not be moved now."""
         failures = self._failures.get(collection, {})
         return {bound: failures[bound].error for bound in self.lower_bounds(collection)}
 
 
-# The list of shards has several locks, since some of their holders wait for shards, and others with a critical section.
+# The list of shards has several locks, because some holders wait for shards, and others for a critical section.
 
 ADDING_SHARDS: Final = "adding shards"
-"""Held while a shard is added, and by the phases of a write block, which shards may hold up for long."""
+"""Held while a shard is added, and by the phases of a write block, which shards may delay for long."""
 
 CLUSTER_SETTINGS: Final = "cluster settings"
-"""Held by what sets something on all shards, which a shard that is added then has to get too."""
+"""Held by changes on all shards that a new shard has to get too."""
 
 REMOVING_SHARDS: Final = "removing shards"
-"""Held by the removal of a shard, and by what gives a shard something for which it must not be removed."""
+"""Held by the removal of a shard, and by changes that give a shard something that forbids its removal."""
 
 
 class NamedLocks:
@@ -233,7 +233,7 @@ class NamedLocks:
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
-        """Hold the locks of all ``names``, which are always acquired in the same order."""
+        """Hold the locks of all ``names``; they are always acquired in the same order."""
         async with AsyncExitStack() as stack:
             for name in sorted(set(names)):
                 await stack.enter_async_context(self._hold_one(name))
@@ -272,19 +272,18 @@ class Term:
     """One term as primary.
 
     Attributes:
-        number: the election's, which grows with each.
+        number: the number of the election, which grows with each.
         catalog: the config database.
         changelog: records changes.
         shards: sends commands to shards.
-        shard_hosts: keeps the hosts in their entries current.
+        shard_hosts: updates the hosts in the shards' entries.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
         reshardings: the resharding operation in progress, if there is one.
         user_write_blocks: the coordinator that sets the user write block mode, if one runs, by its session.
-        balancer_rounds: how the balancer's rounds are going.
         busy_shards: the shards that take part in a move of the balancer.
         move_backoff: chunks whose moves by the balancer have failed.
         shown_locks: shows operations in progress as locks in the catalog.
-        locks: locks on databases, collections and so on, distinguished by prefixes: ``db:``, ``ns:``, ``shards``.
+        locks: named locks, such as ``db:NAME``, ``ns:NAMESPACE`` and `ADDING_SHARDS`.
         config_servers: returns their connection string, as sent to shards.
     """
 
@@ -322,12 +321,12 @@ class Term:
         self._is_over = False
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, which is interrupted when the term ends.
+        """Run ``work``, which is interrupted when the term ends; returns its result.
 
         Its commands to the mongod run in this term only, even if the daemon is paused and the mongod is elected again.
 
         Raises:
-            CommandError: InterruptedDueToReplStateChange, or what ``work`` raises.
+            CommandError: InterruptedDueToReplStateChange, or an error of ``work``.
         """
         scope = trio.CancelScope()
         self._operations.add(scope)
@@ -341,11 +340,11 @@ class Term:
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
     async def hang_at(self, coordinator_type: str, place: str) -> None:
-        """Wait while a fail point says so for coordinators of this type at this place."""
+        """Wait while a fail point applies to coordinators of this type at this place."""
         await hang_at(self._fail_points, coordinator_type, place)
 
     def end(self) -> None:
-        """End the term: interrupt the running operations."""
+        """End the term and interrupt the running operations."""
         self._is_over = True
         for scope in self._operations:
             scope.cancel()

@@ -1,5 +1,5 @@
-"""Blocking the writes of users in the whole cluster.
+"""The user write block of the whole cluster.
 
-Owns the coordinator that has all shards and the config servers do so in two phases, and its document.
-May import `term`.
+Owns the coordinator that sets it on all shards and the config servers in two phases, and its document. May import
+`term`.
 """

@@ -1,8 +1,8 @@
-"""The coordinator that blocks the writes of users in the whole cluster, or allows them again.
+"""The coordinator that blocks or allows the writes of users in the whole cluster.
 
 Its document (``config.sharding_configsvr_coordinators``) is written before the first phase and removed after the last,
-so that the next primary continues in the last one's phase. In each phase all shards come first, then the
-config servers. There is one at a time; a request for the same mode joins it.
+so the next primary continues in the same phase. Each phase runs on all shards first, then on the config servers. There
+is one coordinator at a time, and a request for the same mode joins it.
 """
 
 from functools import partial
@@ -51,7 +51,7 @@ async def set_user_write_block_mode(term: Term, *, block: bool) -> None:
 
 
 async def resume_user_write_block(term: Term) -> None:
-    """Continue what a former primary left unfinished."""
+    """Resume the coordinator that a former primary left unfinished, if there is one."""
     find = partial(_find, term)
     document = await until_done(find, Backoff(first_seconds=0.5, seconds_max=5.0), _log_failure)
     if document is not None:
@@ -83,7 +83,7 @@ async def _is_over(term: Term, document: dict[str, Any]) -> bool:
 
 
 async def _enter(term: Term, document: dict[str, Any], phase: Phase) -> None:
-    """Carry out a phase everywhere; no shard is added meanwhile."""
+    """Run a phase on all servers; no shard can be added during it."""
     session = document["session"]
     document |= {"phase": str(phase), "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
     block: bool = document["block"]
@@ -95,10 +95,10 @@ async def _enter(term: Term, document: dict[str, Any], phase: Phase) -> None:
 
 
 async def _send_to_shards(term: Term, document: dict[str, Any], phase: Phase) -> None:
-    """Have all shards carry out a phase, each at the same time.
+    """Run a phase on all shards concurrently.
 
     Raises:
-        CommandError: the error of one of them; the others have been sent the command.
+        CommandError: the error of one of them; the command has been sent to all.
     """
     command = {
         "_shardsvrSetUserWriteBlockMode": 1,
