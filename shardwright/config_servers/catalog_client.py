@@ -44,9 +44,7 @@ class CatalogClient:
     Only a read that depends on a change of unknown outcome needs the primary.
 
     Args:
-        client: the client of the config servers.
         read_seconds_max: time limit for a read, including the config server's wait for the config time.
-        preference: selects the members that answer reads.
 
     Attributes:
         is_silent: an operation has waited in vain for the config servers, and no answer has arrived since.
@@ -93,11 +91,7 @@ class CatalogClient:
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[bytes]:
-        """Return the raw documents in a collection of the config database that match a query.
-
-        Raises:
-            CommandError: as `read`.
-        """
+        """Return the raw documents in a collection of the config database that match a query; errors as `read`."""
         return await self.read(find_in_catalog(collection, query, sort=sort))
 
     @may_run_in_reactor
@@ -118,11 +112,7 @@ class CatalogClient:
 
     @may_run_in_reactor
     async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
-        """Run a command that only reads, and supports only read concern local, on any config server.
-
-        Raises:
-            CommandError: as `read`.
-        """
+        """Run a read command that supports only read concern local on any config server; errors as `read`."""
         await in_own_task()
         asked = read_after(
             CatalogRead(db, {**question, "readConcern": {"level": "local"}}),
@@ -158,12 +148,8 @@ class CatalogClient:
     ) -> Answer | None:
         """Run optional work for an operation; returns None after a failure or a long wait.
 
-        While the config servers are silent, operations do not wait at all, unless they need the newest state.
-
-        Args:
-            work: begins or joins a read that continues when the wait for it ends.
-            patience_seconds: the longest wait.
-            even_if_silent: wait although the config servers have recently not answered in time.
+        The work begins or joins a read that continues when the wait for it ends. While the config servers are silent,
+        operations do not wait at all, unless they need the newest state (``even_if_silent``).
         """
         await in_own_task()
         is_hopeless = self.is_silent and not even_if_silent
@@ -207,11 +193,7 @@ class CatalogClient:
 
 @contextmanager
 def _as_command_errors() -> Iterator[None]:
-    """Turn failures to reach the config servers into errors that can be sent to clients.
-
-    Raises:
-        CommandError: HostUnreachable; NetworkInterfaceExceededTimeLimit.
-    """
+    """Turn failures to reach the config servers into errors that can be sent to clients."""
     try:
         yield
     except BackendError as error:

@@ -16,12 +16,7 @@ _RETRY_SECONDS: Final = 5.0
 
 
 async def follow_feature_version(catalog: CatalogClient, adopt: Callable[[int], None]) -> None:
-    """Read the version at each interval until cancelled.
-
-    Args:
-        catalog: the config servers.
-        adopt: called with the version after each read. It may raise to end the daemon.
-    """
+    """Read the version at each interval until cancelled, and call ``adopt``, which may raise to end the daemon."""
     is_known = False
     while True:
         version = await catalog.attempt(lambda: catalog.read(read_feature_version()))

@@ -29,33 +29,20 @@ class MongoshTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class MongoshResult:
-    """The result of a script.
-
-    Attributes:
-        exit_code: 0 if the script ran to its end, 1 after an uncaught exception.
-        output: standard output and standard error, in order.
-    """
+    """The result of a script; the exit code is 1 after an uncaught exception."""
 
     exit_code: int
     output: str
 
     def check(self) -> str:
-        """Return the script's output.
-
-        Raises:
-            AssertionError: it did not run to its end; the message contains its output.
-        """
+        """Return the script's output; raises an AssertionError with it if the script did not run to its end."""
         if self.exit_code != 0:
             raise AssertionError(f"mongosh ended with exit status {self.exit_code}:\n{self.output}")
         return self.output
 
 
 def find_mongosh() -> str:
-    """Find mongosh: the environment variable, the project's ``node_modules``, or ``PATH``.
-
-    Raises:
-        MongoshNotFoundError: there is none.
-    """
+    """Find mongosh in the environment variable, the project's ``node_modules``, or ``PATH``."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     local = Path(__file__).parent.parent.parent / "node_modules" / ".bin" / "mongosh"
     for candidate in [named] if named else [str(local), "mongosh"]:

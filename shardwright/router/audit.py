@@ -32,11 +32,7 @@ _LOG_INS: Final = frozenset({AUTHENTICATE, "saslContinue", "saslStart"})
 
 
 class RouterAudit:
-    """Audit log writer of one router process.
-
-    Args:
-        log_ins: the source of users' roles.
-    """
+    """Audit log writer of one router process; ``log_ins`` has the users' roles."""
 
     def __init__(self, log: AuditLog, log_ins: AccessControl) -> None:
         self._log = log

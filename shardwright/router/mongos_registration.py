@@ -29,12 +29,7 @@ class MongosRegistration:
             await trio.sleep(_INTERVAL_SECONDS)
 
     async def _ping(self) -> None:
-        """Write the entry.
-
-        Raises:
-            BackendError: the config servers did not answer, or reported a write error.
-            CommandError: the config servers refused.
-        """
+        """Write the entry; raises a BackendError also for a write error."""
         now = datetime.now(UTC)
         entry = {
             "advisoryHostFQDNs": [],

@@ -43,9 +43,7 @@ class PassageLayout:
     def of(cls, request: Request, kind: WriteKind | None) -> Self | None:
         """Find the layout of a request's frame; None if values are in unexpected places.
 
-        Args:
-            request: the request; a batch must have exactly one statement.
-            kind: the kind of a batch of statements; None for other commands.
+        A batch must have exactly one statement; ``kind`` is None for other commands.
 
         Raises:
             InvalidBSONError: a part of the frame is not well-formed.

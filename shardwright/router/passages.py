@@ -58,9 +58,7 @@ class RouterPassage(Passage):
 
     Attributes:
         admission: the admission of its frames; None without access control.
-        command: the name of the command, for the metrics.
         passed_on: its shard is fixed only if the collection is unsharded.
-        common: the places of drivers' fields.
         document_in_body: the place of a document in the body, if there is one.
         key: the places of the shard key in the query; None for inserts and unsharded collections.
         body_end: the offset at which the body ends.

@@ -24,11 +24,7 @@ from shardwright.wire.transport.server import Server
 
 
 class RouterService:
-    """The service that `daemon.run` runs for ``shardwright-router``.
-
-    Attributes:
-        handle: `Dispatcher.handle`.
-    """
+    """The service that `daemon.run` runs for ``shardwright-router``."""
 
     def __init__(self, options: RouterOptions, nursery: trio.Nursery) -> None:
         metrics = Metrics("router", ROUTER_COMMANDS.names)
@@ -109,18 +105,13 @@ class RouterService:
         return signed(framed_error(request_id, error, context.clock), context.signer)
 
     async def rotate_certificates(self, message: str) -> None:
-        """Read certificates again.
-
-        Raises:
-            CommandError: as the function of that name.
-        """
+        """Read certificates again, see `rotate_certificates`."""
         rotate_certificates(message)
 
     def reconfigure(self, reread: Reread) -> tuple[str, ...]:
         """Apply the options that changed.
 
-        Returns:
-            Parameters that keep their values until a restart, because they cannot change at run time or were removed.
+        Returns the parameters that keep their values until a restart: they cannot change at run time, or were removed.
         """
         if "slow_ms" in reread.changed:
             self._context.slow_operations.change(reread.values.slow_ms, None)

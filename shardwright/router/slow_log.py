@@ -119,12 +119,7 @@ class SlowLog:
             _log(records[number].line)
 
     async def _matching(self, query: bytes, records: Sequence[_Record]) -> list[int]:
-        """Return the positions of the records that match a query.
-
-        Raises:
-            CommandError: a shard failed.
-            BackendError: it does not answer.
-        """
+        """Return the positions of the records that match a query; raises the errors of a shard."""
         stages = [from_elements(element(b"$match", OBJECT, query)), encode_document({"$project": {"_id": 1}})]
         numbered = [append(record.recorded, encode_elements({"_id": at})) for at, record in enumerate(records)]
         body = bson.encode({"aggregate": 1, "cursor": {"batchSize": len(records)}, "$db": "admin"})

@@ -42,12 +42,7 @@ def in_transaction(entry: RouterCommand, handler: CommandHandler) -> CommandHand
 
 @may_run_in_reactor
 async def _run(operation: Operation, entry: RouterCommand, handler: CommandHandler) -> Reply:
-    """Run a command after any other command of its session has ended.
-
-    Raises:
-        CommandError: the command is not allowed in this or any transaction; or it failed, and the transaction was
-            aborted.
-    """
+    """Run a command after any other command of its session has ended."""
     check_allowed(entry.name, operation.request)
     if operation.request.get(b"apiStrict"):
         check_write_strictly(operation.request)
@@ -73,11 +68,7 @@ async def _run(operation: Operation, entry: RouterCommand, handler: CommandHandl
 
 @may_run_in_reactor
 async def _run_statement(operation: Operation, transaction: RouterTransaction, handler: CommandHandler) -> Reply:
-    """Run a statement, and abort the transaction if it fails.
-
-    Raises:
-        CommandError: it failed.
-    """
+    """Run a statement, and abort the transaction if it fails."""
     transaction.begin_statement()
     operation.enter(transaction)
     statistics = operation.context.transactions.statistics
@@ -129,11 +120,7 @@ def _end_cursors(operation: Operation, transaction: RouterTransaction) -> None:
 
 
 def _to_be_ended(session: RouterSession, fields: TransactionFields) -> RouterTransaction | None:
-    """Return the transaction to commit or abort; None if this router does not have it.
-
-    Raises:
-        CommandError: TransactionTooOld, the session has had a newer one.
-    """
+    """Return the transaction to commit or abort, None if this router does not have it; raises TransactionTooOld."""
     known = session.transaction
     if known is None or fields.number > known.number:
         return None
@@ -164,10 +151,9 @@ def _continued(session: RouterSession, fields: TransactionFields) -> RouterTrans
 
 
 def _check_api_parameters(operation: Operation, transaction: RouterTransaction | None) -> None:
-    """Require each command of an open transaction to repeat the first command's Stable API parameters.
+    """Raise APIMismatchError unless a command repeats the first command's Stable API parameters.
 
-    Raises:
-        CommandError: APIMismatchError; the transaction stays open.
+    The transaction stays open after the error.
     """
     if transaction is None or transaction.phase is not Phase.IN_PROGRESS:
         return

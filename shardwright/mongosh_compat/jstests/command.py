@@ -40,10 +40,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace, launcher: Sequence[str], mongod: str) -> int:
     """Run the suites and print their outcomes; returns the exit status, 1 if any failed.
 
-    Args:
-        launcher: the command that starts clusters.
-        mongod: the path of mongod.
-
     Raises:
         FileNotFoundError: a file does not exist.
         MongoshNotFoundError: there is no mongosh.

@@ -17,9 +17,7 @@ _KEPT: Final = ("admin", "config", "local")
 class Lane:
     """A lane. Its cluster is started for the first suite that needs it.
 
-    Args:
-        directory: the directory for the cluster.
-        uri: a deployment to use instead; its databases are the user's and are not dropped.
+    A deployment at a given URI replaces the cluster. Its databases are the user's and are not dropped.
     """
 
     def __init__(self, directory: Path, launcher: Launcher, uri: str | None = None) -> None:

@@ -21,12 +21,7 @@ class LauncherError(Exception):
 
 @dataclass(frozen=True)
 class Launcher:
-    """The launcher of clusters.
-
-    Attributes:
-        command: the launcher's command without arguments.
-        groups: the processes of the run.
-    """
+    """The launcher of clusters; its command has no arguments."""
 
     command: Sequence[str]
     groups: ProcessGroups
@@ -49,10 +44,7 @@ class Launcher:
         return document
 
     def remove(self, directory: Path) -> None:
-        """Stop the clusters in a directory or directly below it, and remove their files.
-
-        They are stopped even if the run was stopped.
-        """
+        """Stop the clusters in a directory or directly below it, even after the run's end, and remove their files."""
         for cluster in [directory, *directory.glob("cluster*")]:
             if (cluster / "cluster.json").exists():
                 subprocess.run(

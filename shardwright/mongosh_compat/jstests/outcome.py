@@ -16,14 +16,7 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one suite.
-
-    Attributes:
-        message: the failed assertion, or the reason for skipping it.
-        line: the failed line of the suite, if known.
-        stack: the stack of the error.
-        output: the output of the suite.
-    """
+    """The outcome of one suite, with the message of the failed assertion or the reason for skipping it."""
 
     suite: Suite
     result: Result

@@ -34,13 +34,9 @@ class ProcessGroups:
     ) -> int:
         """Run a command to its end; returns its exit status. Its whole group has ended then.
 
-        Args:
-            output: receives standard output and standard error.
-            timeout: seconds.
-
         Raises:
             StoppedError: the run was stopped.
-            subprocess.TimeoutExpired: it did not end in time.
+            subprocess.TimeoutExpired: it did not end within ``timeout`` seconds.
         """
         process = self._start(command, output, environment)
         try:

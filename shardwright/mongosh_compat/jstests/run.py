@@ -24,13 +24,11 @@ class RunOptions:
     """Options of a run.
 
     Attributes:
-        launcher: the command that starts clusters.
         mongod: the path of mongod, for suites that start one alone.
         jobs: the number of suites that run at a time.
         timeout: seconds for each suite.
         seed: the seed for suites that request it.
         uri: a deployment that replaces the shared clusters.
-        excluded: tags of suites that are not to run.
         compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
     """
 
@@ -48,11 +46,7 @@ class RunOptions:
 def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[Outcome], None]) -> list[Outcome]:
     """Run suites; returns their outcomes in the order in which they ended.
 
-    No process remains after it, even after KeyboardInterrupt.
-
-    Args:
-        suites: read lazily; each suite is taken when a job is free.
-        report: called with each outcome at once, never concurrently.
+    Suites are read lazily, and outcomes are reported one at a time. No process remains, even after KeyboardInterrupt.
     """
     with tempfile.TemporaryDirectory(prefix="jstest-") as root:
         return _Run(Path(root), options, report).run(suites)

@@ -27,10 +27,7 @@ _UNMET: Final = {
 class Suite:
     """A suite.
 
-    Attributes:
-        path: the resolved path.
-        name: the path as given by the user.
-        has_own_deployment: it starts its own deployment; otherwise it uses the global ``db``.
+    ``name`` is the path as given by the user. A suite without its own deployment uses the global ``db``.
     """
 
     path: Path
@@ -46,11 +43,7 @@ class Suite:
         )
 
     def reason_to_skip(self, excluded: Iterable[str] = ()) -> str | None:
-        """Explain why the suite is not run; None if it is.
-
-        Args:
-            excluded: further tags of suites that are not to run.
-        """
+        """Explain why the suite is not run; None if it is. ``excluded`` has further tags to skip."""
         for tag in sorted(self.tags):
             if tag in excluded:
                 return f"tag {tag} is excluded"
@@ -74,11 +67,7 @@ def tags_in(text: str) -> frozenset[str]:
 
 
 def find_suites(paths: Iterable[Path]) -> list[Suite]:
-    """Find the suites in files, and in all files of directories except ``libs``.
-
-    Raises:
-        FileNotFoundError: there is no such file or directory.
-    """
+    """Find the suites in files, and in all files of directories except ``libs``; raises FileNotFoundError."""
     return [Suite.read(file) for path in paths for file in _files(path)]
 
 

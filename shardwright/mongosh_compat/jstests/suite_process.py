@@ -23,7 +23,6 @@ class SuiteRunner:
     """Runner of suites.
 
     Attributes:
-        launcher: stops the clusters that a suite leaves.
         timeout: seconds for each suite.
         seed: the seed of ``Random``, for suites that request the run's seed.
         compat: the version before 6.0 whose catalog suites query, if any.
@@ -39,12 +38,8 @@ class SuiteRunner:
     def run(self, suite: Suite, directory: Path, uri: str | None) -> Outcome:
         """Run a suite, and end everything that it started.
 
-        Args:
-            directory: a new directory for its files and clusters; it is removed afterwards.
-            uri: the deployment for its global ``db``; None if it starts its own.
-
-        Raises:
-            StoppedError: the run was stopped.
+        Its files and clusters are in a new directory, which is removed afterwards. ``uri`` is None if it starts its own
+        deployment.
         """
         started = time.monotonic()
         make_home(directory)

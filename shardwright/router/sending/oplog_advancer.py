@@ -38,8 +38,7 @@ class OplogAdvancer:
     async def pass_time(self, shard_id: str, time: Timestamp) -> bool:
         """Advance the majority of a shard past a cluster time, so that its later commits have later times.
 
-        Returns:
-            Whether the shard has passed the time; False if it refused or did not answer soon.
+        Returns False if the shard refused or did not answer soon.
         """
         wanted = pack_timestamp(time)
         if self._reached[shard_id] > wanted:
@@ -54,11 +53,7 @@ class OplogAdvancer:
         return self._reached[shard_id] > wanted
 
     async def _write(self, shard_id: str, time: Timestamp) -> int:
-        """Write a no-op unless one of the shard's writes is later than the time; returns the time reached.
-
-        Raises:
-            CommandError: the shard did not answer, or refused.
-        """
+        """Write a no-op unless one of the shard's writes is later than the time; returns the time reached."""
         later = Timestamp(time.time, time.inc + 1)
         note = {
             "appendOplogNote": 1,

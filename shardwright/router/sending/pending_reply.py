@@ -17,8 +17,7 @@ from shardwright.wire.transport.reservations import Receiver
 class DigestRelay(Relay):
     """A relay that leaves a digest: a short reply with the fields of the relayed one that the router needs.
 
-    Attributes:
-        digest: the frame of the digest; empty while nothing has been relayed.
+    The digest is empty while nothing has been relayed.
     """
 
     def __init__(self, receiver: Receiver) -> None:

@@ -33,12 +33,7 @@ class ShardCounts:
         self._errors: dict[str, dict[str, int]] = {}
 
     def note_reply(self, reply: ShardReply, request_bytes: int, started: float) -> None:
-        """Count a request that a shard has answered.
-
-        Args:
-            request_bytes: the length of the request.
-            started: the time of sending, on the clock of `time.perf_counter`.
-        """
+        """Count a request that a shard has answered; it was sent at ``started`` by `time.perf_counter`."""
         statistics = self._statistics.get(reply.shard_id)
         if statistics is None:
             statistics = self._statistics[reply.shard_id] = TargetStatistics()
@@ -56,9 +51,7 @@ class ShardCounts:
     def statistics(self, operations: OperationMetrics, shards: Iterable[str]) -> dict[str, TargetStatistics]:
         """Return durations and bytes of all requests, starting at 0 for known shards.
 
-        Args:
-            operations: the counts of operations that passages have served.
-            shards: the known shards.
+        ``operations`` has the counts of operations that passages have served.
         """
         every = {shard: TargetStatistics() for shard in shards}
         for part in (self._statistics, operations.on_targets()):

@@ -32,10 +32,7 @@ class ShardSender:
     """Sender of requests to shards; it advances the clock to the times in their replies.
 
     Args:
-        shards: the shards and their members.
-        pools: connections to members.
         pools_as_router: connections to genuine shards that identify this router as a mongos.
-        counts: the counts to add requests to.
 
     Attributes:
         clock: the newest times seen in the cluster, added to requests without a ``$clusterTime``.
@@ -60,11 +57,9 @@ class ShardSender:
         self.signer = signer
 
     def expecting(self, address: str, asked: Asked) -> "ShardSender":
-        """Create a sender for an operation whose first request was already sent; `send` takes its reply first.
+        """Create a sender for an operation whose first request was already sent to the member at ``address``.
 
-        Args:
-            address: the member that has the request.
-            asked: the pending reply.
+        `send` takes the reply to that request first.
         """
         sender = ShardSender(*self.parts)
         sender._expected = address, asked
@@ -93,7 +88,6 @@ class ShardSender:
         its write concern. mongos does this, and drivers repeat only once.
 
         Args:
-            preference: selects the member.
             may_repeat: executing the request twice has the effect of executing it once (reads, retryable writes).
             as_router: a genuine shard has to treat this router as a mongos; the request then has a read and a write
                 concern.
@@ -152,11 +146,7 @@ class ShardSender:
         """Send repeatable requests to several shards, each to one member, and read all replies.
 
         All are sent before the first reply is read, so a request needs a task of its own only if it has to be repeated.
-
-        Args:
-            frames: the request for each shard.
-            replies: receives the replies; a failed one for a shard that could not be reached.
-            preference: selects the members.
+        ``replies`` receives a failed reply for a shard that could not be reached.
         """
         asked: dict[str, PendingReply] = {}
         try:
@@ -223,10 +213,7 @@ class ShardSender:
         return reply.document
 
     async def ask(self, shard_id: str, address: str, frame: bytes, sources: tuple[str, ...] = ()) -> PendingReply:
-        """Send a cursor's request to the member that has the cursor; the reply is read later.
-
-        Args:
-            sources: as in `send`.
+        """Send a cursor's request to the member that has the cursor; the reply is read later. ``sources`` as in `send`.
 
         Raises:
             CommandError: HostUnreachable; ShardNotFound, there has never been such a shard.
@@ -248,11 +235,7 @@ class ShardSender:
         return shard is not None and shard.client.has_spare_connections(address)
 
     async def exchange(self, address: str, frame: bytes) -> bytes:
-        """Send a request to a server, even if it is not a known member any more; returns the raw reply.
-
-        Raises:
-            BackendError: it did not answer.
-        """
+        """Send a request to a server, even if it is not a known member any more; returns the raw reply."""
         return await self._pools[address].exchange(with_cluster_time(frame, self.clock))
 
 

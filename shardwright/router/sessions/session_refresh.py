@@ -101,11 +101,7 @@ def _sessions_of_operations(context: RouterContext) -> set[SessionId]:
 
 
 async def _request_collection(context: RouterContext) -> None:
-    """Request the sessions collection from the config servers, which hold it themselves until they can shard it.
-
-    Raises:
-        CommandError: the config servers could not be reached.
-    """
+    """Request the sessions collection from the config servers, which hold it themselves until they can shard it."""
     routing = await context.routing.collection(NAMESPACE)
     if routing.is_sharded:
         return
@@ -117,11 +113,7 @@ async def _request_collection(context: RouterContext) -> None:
 
 
 async def _write(context: RouterContext, changes: SessionChanges) -> None:
-    """Write the last uses, then delete the ended sessions.
-
-    Raises:
-        CommandError: a session could not be written.
-    """
+    """Write the last uses, then delete the ended sessions."""
     updates = (
         {
             "q": {"_id": session.to_document()},
@@ -151,11 +143,7 @@ async def _run(context: RouterContext, kind: WriteKind, statements: Iterable[dic
 
 
 async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[bytes]:
-    """Return the sessions that are not in the collection, because they expired or another server ended them.
-
-    Raises:
-        CommandError: it could not be read.
-    """
+    """Return the sessions that are not in the collection, because they expired or another server ended them."""
     missing = set(sessions)
     for batch in _batches(sessions):
         ids = [SessionId.of_key(session).to_document() for session in batch]

@@ -22,9 +22,7 @@ async def end_work(context: RouterContext, sessions: Container[bytes] | None) ->
     """Kill the cursors of the given sessions (`SessionId.key`), or of all, and abort their open transactions.
 
     A transaction whose commit has begun is not aborted. A shard that cannot be reached aborts its part later by itself.
-
-    Returns:
-        The number of cursors killed.
+    Returns the number of cursors killed.
     """
     cursors = context.cursors
     killed = cursors.kill_all() if sessions is None else cursors.kill_sessions(sessions)

@@ -2,6 +2,9 @@
 
 If a commit fails and its outcome is unknown, the next commit sends the same requests again. If a shard answers that the
 transaction was aborted, the participants that are still open are aborted too.
+
+``elements`` are the raw elements of a command, such as its write concern. ``sender`` is the sender outside of
+transactions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,11 +38,7 @@ IMPLICITLY: Final = encode_elements({"writeConcern": {"w": 1}})
 
 
 def commit_frame(elements: bytes) -> bytes:
-    """Build ``commitTransaction``.
-
-    Args:
-        elements: the session fields, the write concern and others.
-    """
+    """Build ``commitTransaction``; ``elements`` include the session fields."""
     return _frame(_COMMIT, elements)
 
 
@@ -49,12 +48,7 @@ def abort_frame(elements: bytes) -> bytes:
 
 
 def coordinate_frame(participants: Sequence[str], elements: bytes) -> bytes:
-    """Build ``coordinateCommitTransaction``: start a two-phase commit, or recover its outcome without participants.
-
-    Args:
-        participants: the shards.
-        elements: see `commit_frame`.
-    """
+    """Build ``coordinateCommitTransaction``: start a two-phase commit, or recover its outcome without participants."""
     listed = [{"shardId": shard} for shard in participants]
     return _frame(encode_elements({"coordinateCommitTransaction": 1, "participants": listed}), elements)
 
@@ -71,13 +65,7 @@ _SECONDS_MAX: Final = 10.0
 async def abort_on(
     sender: ShardSender, transaction: RouterTransaction, shards: Iterable[str], elements: bytes
 ) -> list[ShardReply]:
-    """Send ``abortTransaction`` to participants; returns their replies in order, with errors of unreachable shards.
-
-    Args:
-        sender: the sender outside of transactions.
-        shards: the participants.
-        elements: the write concern and others.
-    """
+    """Send ``abortTransaction`` to participants; returns their replies in order, with errors of unreachable shards."""
     fields = transaction.own_elements + transaction.elements + elements
     frames = {shard: abort_frame(fields) for shard in shards}
     replies: dict[str, ShardReply] = {}
@@ -105,10 +93,6 @@ async def abort_uncommitted(sender: ShardSender, transaction: RouterTransaction)
 @may_run_in_reactor
 async def abort_explicitly(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> None:
     """Abort a transaction at its client's request.
-
-    Args:
-        sender: the sender outside of transactions.
-        elements: the write concern and others.
 
     Raises:
         CommandError: NoSuchTransaction, no statement has reached a shard; or the first error of a participant.
@@ -150,15 +134,7 @@ _ABORTED: Final = codes_of(Category.SNAPSHOT) | {
 
 @may_run_in_reactor
 async def commit(sender: ShardSender, transaction: RouterTransaction, elements: bytes) -> ShardReply | None:
-    """Commit a transaction; returns the reply for the client, None if it has no participants.
-
-    Args:
-        sender: the sender outside of transactions.
-        elements: the write concern, the time limit and others.
-
-    Raises:
-        CommandError: it failed.
-    """
+    """Commit a transaction; returns the reply for the client, None if it has no participants."""
     was_left_open = transaction.phase is Phase.COMMITTING
     try:
         plan = transaction.plan_commit()
@@ -176,14 +152,7 @@ async def commit(sender: ShardSender, transaction: RouterTransaction, elements: 
 
 @may_run_in_reactor
 async def recover(sender: ShardSender, shard: str, lsid: bytes, number: int, elements: bytes) -> ShardReply:
-    """Recover the outcome of another router's transaction; aborts it if it is open.
-
-    Args:
-        sender: the sender outside of transactions.
-        shard: the transaction's recovery shard.
-        lsid: the raw id of the session.
-        number: the ``txnNumber``.
-        elements: the write concern, the time limit and others.
+    """Recover the outcome of another router's transaction from its recovery shard; aborts it if it is open.
 
     Raises:
         CommandError: it was aborted; or the shard could not be reached.

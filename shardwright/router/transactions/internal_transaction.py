@@ -27,11 +27,7 @@ from shardwright.wire.rawbson import encode_document, encode_elements
 
 
 def own_session(lsid: bytes) -> bytes:
-    """Return the raw ``lsid`` of a client's session, without the fields of a child session.
-
-    Raises:
-        CommandError: the id is malformed.
-    """
+    """Return the raw ``lsid`` of a client's session, without the fields of a child session."""
     return bson.encode(SessionId.read(lsid).to_document())
 
 
@@ -41,12 +37,8 @@ def child_of_retryable_write(lsid: bytes, number: int, unique: UUID) -> bytes:
     When the write itself is retried, the mongods find the results of the transaction's statements with a statement id.
 
     Args:
-        lsid: the raw id of the client's session.
         number: the ``txnNumber`` of the write.
         unique: distinguishes transactions for the same write, for example of several routers.
-
-    Raises:
-        CommandError: the id is malformed.
     """
     parent = SessionId.read(lsid).to_document()
     return bson.encode({**parent, "txnNumber": Int64(number), "txnUUID": Binary.from_uuid(unique)})
@@ -91,7 +83,6 @@ async def run_internal_transaction(
     Args:
         sender: the sender outside of transactions.
         lsid: the raw id of a session without other concurrent users.
-        statements: runs the statements in a transaction.
         number: the ``txnNumber`` of the only attempt; by default each attempt has its own.
         commit_elements: the raw elements of the commit: its write concern.
 

@@ -65,11 +65,7 @@ class TransactionFields(NamedTuple):
     """The transaction fields of a request, which have been checked.
 
     Attributes:
-        lsid: the raw id of the session.
         session: identifies the session (`SessionId.key`), since several users may use the same UUID.
-        number: ``txnNumber``.
-        starts: the request is the first of its transaction.
-        read_concern: raw; empty if none is given.
     """
 
     lsid: bytes
@@ -134,12 +130,7 @@ class CommitPath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The commit of one transaction.
-
-    Attributes:
-        shards: all participants, the coordinator first.
-        writers: the participants that have written.
-    """
+    """The commit of one transaction; the coordinator is the first of its shards."""
 
     path: CommitPath
     shards: tuple[str, ...]
@@ -232,8 +223,7 @@ class Phase(Enum):
 class Participant:
     """A shard in a transaction.
 
-    Attributes:
-        is_read_only: whether all its statements have only read; None until the shard has answered.
+    ``is_read_only`` is None until the shard has answered.
     """
 
     is_read_only: bool | None = None
@@ -243,8 +233,6 @@ class RouterTransaction:
     """One transaction.
 
     Args:
-        lsid: the raw id of its session.
-        number: its ``txnNumber``.
         read_concern: the raw read concern of its first statement.
         elements: further raw elements of the commands that end it (the Stable API's parameters).
 
@@ -254,7 +242,6 @@ class RouterTransaction:
         statement: the number of statements that have begun.
         requests: the number of requests for participants.
         own_elements: the session fields of every request.
-        commit_plan: the plan, once a commit has begun.
     """
 
     __slots__ = (
@@ -309,10 +296,7 @@ class RouterTransaction:
     def choose_time(self, newest: int) -> Timestamp | None:
         """Choose the time at which all participants read; None unless the level of the read concern is snapshot.
 
-        The time is chosen once: the client's, or the newest time, but not before its ``afterClusterTime``.
-
-        Args:
-            newest: the router's newest cluster time, packed.
+        The time is chosen once: the client's, or ``newest``, but not before its ``afterClusterTime``.
         """
         if not self._is_snapshot or self._at_cluster_time is not None:
             return self._at_cluster_time

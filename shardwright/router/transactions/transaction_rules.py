@@ -41,10 +41,6 @@ _WITHOUT_SNAPSHOT: Final = frozenset({"create", "createIndexes"})
 def check_allowed(name: str, request: Request) -> None:
     """Refuse a command that may not run in a transaction, or not with these arguments.
 
-    Args:
-        name: the command's main name.
-        request: the command, with ``autocommit: false``.
-
     Raises:
         CommandError: OperationNotSupportedInTransaction; InvalidOptions, FailedToParse.
     """
@@ -113,11 +109,7 @@ def explanation_refused() -> CommandError:
 
 
 def refuse_stages(names: Iterable[str]) -> None:
-    """Refuse stages that cannot run in a transaction.
-
-    Raises:
-        CommandError: OperationNotSupportedInTransaction.
-    """
+    """Refuse stages that cannot run in a transaction, with OperationNotSupportedInTransaction."""
     for name in names:
         if name in _WRITING:
             raise _unsupported(f"{name} cannot be used in a transaction")
@@ -135,12 +127,7 @@ _UUID_BYTES: Final = 16
 
 
 def unknown_transaction(number: int, active: int) -> CommandError:
-    """Build NoSuchTransaction for an unknown transaction.
-
-    Args:
-        number: its ``txnNumber``.
-        active: the number of the session's last transaction, -1 if there was none.
-    """
+    """Build NoSuchTransaction for an unknown transaction; ``active`` is the session's last number, or -1."""
     return CommandError(
         ErrorCode.NoSuchTransaction,
         f"Given transaction number {number} does not match any in-progress transactions. The active transaction number "
@@ -161,13 +148,7 @@ def committed_transaction(number: int) -> CommandError:
 
 
 def too_old_transaction(number: int, active: int, session: bytes) -> CommandError:
-    """Build TransactionTooOld.
-
-    Args:
-        number: the transaction's number.
-        active: the greater number of the session's last transaction.
-        session: the session's id (`SessionId.key`).
-    """
+    """Build TransactionTooOld; ``active`` is the greater number of the session's last transaction."""
     return CommandError(
         ErrorCode.TransactionTooOld,
         f"Cannot start transaction with {{ txnNumber: {number} }} on session {_text(session)} because a newer "
@@ -185,13 +166,7 @@ def restarted_transaction(number: int, session: bytes) -> CommandError:
 
 
 def mismatched_api_parameters(command: str, given: bytes, first: bytes) -> CommandError:
-    """Build APIMismatchError for Stable API parameters that differ from the transaction's first command.
-
-    Args:
-        command: the command's name.
-        given: its raw parameters.
-        first: the raw parameters of the first command.
-    """
+    """Build APIMismatchError for Stable API parameters that differ from the transaction's first command."""
     return CommandError(
         ErrorCode.APIMismatchError,
         f"API parameter mismatch: {command} used params {document_text(from_elements(given))}, "

@@ -45,9 +45,6 @@ class TransactionSender(ShardSender):
 
     Requests go to primaries. A request that may have been executed is never repeated, because the shard would refuse to
     start the transaction twice.
-
-    Args:
-        plain: the sender outside of transactions.
     """
 
     def __init__(self, plain: ShardSender, transaction: RouterTransaction) -> None:
@@ -69,11 +66,7 @@ class TransactionSender(ShardSender):
     ) -> ShardReply:
         """Send a request of the transaction, see `ShardSender.send`; the shard becomes a participant.
 
-        ``preference`` and ``may_repeat`` are ignored.
-
-        Raises:
-            CommandError: ShardNotFound; HostUnreachable, the shard could not be reached; Interrupted, the transaction
-                has been killed.
+        ``preference`` and ``may_repeat`` are ignored. A killed transaction raises Interrupted.
         """
         starting = self._starting.get(shard_id)
         if starting is not None:

@@ -79,12 +79,7 @@ class TransactionStatistics:
         self.committed += 1
 
     def document(self, active: int, inactive: int) -> dict[str, Any]:
-        """Build the section ``transactions``, with mongos's fields.
-
-        Args:
-            active: the number of transactions in which a command is running.
-            inactive: the number of other open transactions.
-        """
+        """Build the section ``transactions``, with mongos's fields. ``inactive`` are open ones without a command."""
         return {
             "currentOpen": Int64(active + inactive),
             "currentActive": Int64(active),
@@ -112,12 +107,7 @@ IDLE_SECONDS_MAX: Final = 30 * 60.0
 
 
 class ClientDescription(NamedTuple):
-    """A client, which may have disconnected since.
-
-    Attributes:
-        id: the number of its connection.
-        metadata: the ``client`` field of its ``hello``.
-    """
+    """A client, which may have disconnected since; ``id`` is the number of its connection."""
 
     id: int
     peer: str
@@ -128,8 +118,7 @@ class RouterSession:
     """A session, which runs one operation of a transaction at a time.
 
     Attributes:
-        transaction: the last one; None before the first.
-        client: the client that began it, if known.
+        client: the client that began the last transaction, if known.
         last_used: the time of its last check-in, in seconds of `time.monotonic`.
     """
 
@@ -205,11 +194,7 @@ class TransactionTable:
 
     @may_run_in_reactor
     async def check_out(self, session_id: bytes) -> RouterSession:
-        """Check a session out for one operation, which has to check it in.
-
-        Raises:
-            CommandError: TooManyLogicalSessions.
-        """
+        """Check a session out for one operation, which has to check it in; raises TooManyLogicalSessions."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             self._make_room()
@@ -246,11 +231,7 @@ class TransactionTable:
         return self.statistics.document(active, len(open_ones) - active)
 
     def _make_room(self) -> None:
-        """Discard sessions that were idle for too long, and one more if the table is full.
-
-        Raises:
-            CommandError: TooManyLogicalSessions.
-        """
+        """Discard sessions that were idle for too long, and one more if the table is full."""
         limit = monotonic() - IDLE_SECONDS_MAX
         while self._sessions:
             oldest = next(iter(self._sessions))

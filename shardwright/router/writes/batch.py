@@ -32,12 +32,7 @@ from shardwright.wire.write_concern import WRITE_CONCERN
 
 
 class WriteKind(Enum):
-    """The kind of a batch.
-
-    Attributes:
-        command: the name of the command.
-        field: the argument that holds the statements.
-    """
+    """The kind of a batch: the name of its command, and the argument that holds the statements."""
 
     INSERT = ("insert", b"documents")
     UPDATE = ("update", b"updates")
@@ -61,11 +56,7 @@ _IDS: Final = 1 << 32
 
 
 def statement_ids(request: Request, count: int) -> list[int]:
-    """Return the id of each statement: the client's own if it gave any, else its position in the batch.
-
-    Args:
-        request: a write command.
-        count: the number of its statements.
+    """Return the id of each of ``count`` statements: the client's own if it gave any, else its position in the batch.
 
     Raises:
         CommandError: TypeMismatch, InvalidOptions or InvalidLength for wrong ids, with a mongod's texts.
@@ -137,8 +128,6 @@ class WriteBatch:
     """An insert, update or delete command.
 
     Attributes:
-        kind: insert, update or delete.
-        request: the command as received.
         is_ordered: statements are executed in turn, and the first error ends the batch.
         is_retryable: the shards remember its statements, so it can be sent again.
         is_numbered: the shards remember its statements by id, also in an internal transaction for a retryable write.
@@ -213,10 +202,7 @@ class WriteBatch:
 
     @property
     def statement_count(self) -> int:
-        """The number of statements. A single one is not cut out of the message to count it.
-
-        A batch that cannot be read has none; a shard has refused it.
-        """
+        """The number of statements, without cutting a single one out; 0 in a batch that a shard found malformed."""
         sequences = self.request.message.sequences
         if self._statements is None and len(sequences) == 1 and is_one_document(sequences[0].data):
             return 1
@@ -274,11 +260,7 @@ class WriteBatch:
         return len(self.statements[position]) + STATEMENT_ID_BYTES_MAX
 
     def statement_ids(self) -> list[int]:
-        """Return the ids by which the shards remember the statements of a batch that `is_numbered`.
-
-        Raises:
-            CommandError: TypeMismatch, InvalidOptions or InvalidLength for wrong ids.
-        """
+        """Return the ids by which the shards remember the statements; errors as the function of that name."""
         if self._statement_ids is None:
             self._statement_ids = statement_ids(self.request, len(self.statements))
         return self._statement_ids

@@ -24,8 +24,7 @@ REPEATS_MAX: Final = 4
 class PendingBroadcasts:
     """Unsettled broadcast statements and the replies to them.
 
-    Attributes:
-        positions: positions in the client's batch of the statements that did not fail.
+    ``positions`` has the statements that did not fail, by position in the client's batch.
     """
 
     def __init__(self, batch: WriteBatch) -> None:

@@ -35,12 +35,7 @@ _pack_int32 = Struct("<i").pack
 
 
 def message_with_versions(message: OpMsg, versions: bytes, body: bytes | None = None) -> bytes:
-    """Add version elements to the body of a client's message; its sections are copied unchanged.
-
-    Args:
-        versions: the elements.
-        body: replaces the client's own body.
-    """
+    """Add version elements to a client's message, optionally with another body; its sections are copied unchanged."""
     frame = message.frame
     if not message.sequences:
         sections = b""

@@ -87,11 +87,7 @@ def combined_error(documents: Sequence[bytes]) -> bytes:
 
 
 def merged_write_concern_error(errors: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
-    """Merge the shards' write concern errors into the ``writeConcernError`` of a batch.
-
-    Args:
-        errors: at least one pair of a shard and the raw error it reported.
-    """
+    """Merge the shards' write concern errors, given as raw errors by shard, into the batch's ``writeConcernError``."""
     decoded = [(shard, decode_document(error)) for shard, error in errors]
     if len(decoded) == 1:
         shard, error = decoded[0]
@@ -116,12 +112,7 @@ CLIENT_HIDDEN_FIELDS: Final = frozenset({b"electionId", b"opTime"})
 
 @dataclass(frozen=True, slots=True)
 class ItemError:
-    """One entry of ``writeErrors``.
-
-    Attributes:
-        index: the statement's position in the message to the shard.
-        document: the entry as received.
-    """
+    """One entry of ``writeErrors``; ``index`` is the statement's position in the message to the shard."""
 
     index: int
     code: int
@@ -130,12 +121,7 @@ class ItemError:
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """One entry of ``upserted``.
-
-    Attributes:
-        index: the statement's position in the message to the shard.
-        id_element: the ``_id`` element of the inserted document.
-    """
+    """One entry of ``upserted``; ``index`` is the statement's position in the message to the shard."""
 
     index: int
     id_element: bytes
@@ -148,9 +134,6 @@ class WriteReply:
     Attributes:
         n: documents inserted, matched or upserted, or deleted.
         modified: documents changed; 0 except for updates.
-        upserted: documents inserted by updates.
-        errors: the statements that failed, in order.
-        write_concern_error: the raw ``writeConcernError``.
         retried_statement_ids: statements that had been executed before.
     """
 
@@ -163,11 +146,7 @@ class WriteReply:
 
     @classmethod
     def read(cls, body: bytes, fields: dict[bytes, Span]) -> "WriteReply":
-        """Read an ``ok: 1`` reply whose elements are at ``fields``.
-
-        Raises:
-            InvalidBSONError: it is not well-formed.
-        """
+        """Read an ``ok: 1`` reply whose elements are at ``fields``."""
         concern = fields.get(b"writeConcernError")
         retried = fields.get(b"retriedStmtIds")
         return cls(
@@ -203,11 +182,7 @@ def _upserted_ids(document: bytes) -> Upserted:
 
 
 class BatchOutcome:
-    """The sums and lists of a batch; a statement is identified by its position in the client's batch.
-
-    Attributes:
-        errors: the entry of ``writeErrors`` for every failed statement.
-    """
+    """The sums and lists of a batch; a statement is identified by its position in the client's batch."""
 
     def __init__(self, batch: WriteBatch) -> None:
         self._batch = batch
@@ -273,11 +248,7 @@ def _write_errors(errors: Iterable[tuple[int, bytes]]) -> list[Any]:
 
 
 def move_refused(statements: int) -> CommandError:
-    """Build the client's error in place of WouldChangeOwningShard.
-
-    Args:
-        statements: the number of statements in its batch.
-    """
+    """Build the client's error in place of WouldChangeOwningShard, for a batch of this many statements."""
     if statements > 1:
         return CommandError(
             ErrorCode.InvalidOptions,

@@ -63,12 +63,7 @@ class WriteRun:
     # What to send
 
     def next_round(self, destinations: Sequence[Destination], all_shards: Collection[str]) -> list[ShardBatch]:
-        """Take the statements that can be sent now; none if they cannot be targeted.
-
-        Args:
-            destinations: the destination of each statement of the batch.
-            all_shards: every shard of the cluster.
-        """
+        """Take the statements that can be sent now, by their destinations; none if they cannot be targeted."""
         self._rounds += 1
         self.refusals = set()
         return (
@@ -186,12 +181,7 @@ class WriteRun:
         self._broadcasts.repeat()
 
     def end_round(self, namespace: str, all_shards: Collection[str]) -> None:
-        """Evaluate a round once all its shards have answered.
-
-        Args:
-            namespace: the namespace of the batch, for the error after too many rounds without progress.
-            all_shards: every known shard of the cluster; ignored if the round had no broadcasts.
-        """
+        """Evaluate a round once all its shards have answered; ``all_shards`` is ignored if it had no broadcasts."""
         conclusion = self._broadcasts.conclude(all_shards)
         for position, document in conclusion.failed:
             self._fail(position, document)

@@ -19,9 +19,7 @@ from shardwright.sharding.targeting.writes import (
 def target_batch(batch: WriteBatch, table: RoutingTable | None, primary: str) -> Destinations:
     """Return the destination of each statement. Documents may be given their ``_id`` on the way.
 
-    Args:
-        table: the routing table of the collection, None if it is unsharded.
-        primary: the shard of an unsharded collection.
+    The table is None for an unsharded collection, which is on the ``primary`` shard.
 
     Raises:
         CommandError: a statement is malformed, and with it the command.
