@@ -48,12 +48,6 @@ STEP_UP_SECONDS_MAX: Final = 20.0
 class ConfigServer:
     """One member of the config servers: a mongod and the daemon in front of it.
 
-    Args:
-        options: the options of the daemon.
-        conflicts: the count of catalog changes that conflicted with others.
-        balancer_metrics: the balancer's counts.
-        on_mongod_lost: see `Sidecar`.
-
     Attributes:
         pools: connections to the daemon's mongod, the shards and the other members.
         sidecar: presents the daemon as its mongod.
@@ -98,11 +92,7 @@ class ConfigServer:
             nursery.start_soon(self._check_feature_version)
 
     async def _check_feature_version(self) -> None:
-        """End a daemon that does not support the cluster's feature version before its mongod becomes primary.
-
-        Raises:
-            UnfitClusterError: the daemon does not support it.
-        """
+        """End a daemon that does not support the cluster's feature version before its mongod becomes primary."""
 
         async def read() -> None:
             await read_feature_version(self.sidecar.mongod, may_be_secondary=True)
@@ -112,11 +102,7 @@ class ConfigServer:
 
     @property
     def connection_string(self) -> ConnectionString:
-        """The connection string of the config daemons for shards and routers.
-
-        Raises:
-            BackendError: the mongod is gone.
-        """
+        """The connection string of the config daemons; raises BackendError if the mongod is gone."""
         mirror = self.sidecar.mirror
         if mirror.hello is None:
             raise BackendError(self.options.mongod_socket, "is not reachable", sent=False)

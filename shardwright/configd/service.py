@@ -65,11 +65,7 @@ class ConfigService(ConfigHandler):
         return self.config_server.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:
-        """Read certificates again, here and at the mongod.
-
-        Raises:
-            CommandError: as `rotate_certificates_of_both`.
-        """
+        """Read certificates again, here and at the mongod; errors as `rotate_certificates_of_both`."""
         await rotate_certificates_of_both(self.config_server.sidecar.mongod, message)
 
     def reconfigure(self, reread: Reread) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""Execution of the policy's decisions: splits, moves, and the treatment of chunks that are too big to move."""
+"""Execution of the policy's decisions: splits, moves, and the treatment of chunks that are too big to move.
+
+The functions raise the CommandError of the shard or the catalog. It is HostUnreachable or FailedToSatisfyReadPreference
+if the shard cannot be reached.
+"""
 
 from enum import Enum
 from typing import Any, Final
@@ -34,11 +38,7 @@ class TooBig(Enum):
 
 
 async def split_at(term: Term, view: ClusterView, split: Split) -> None:
-    """Split a chunk at zone bounds.
-
-    Raises:
-        CommandError: the shard's error; ShardNotFound, the chunk is on a shard that the view does not have.
-    """
+    """Split a chunk at zone bounds; raises ShardNotFound if the view does not have its shard."""
     entry, shard = view.entries[str(split.namespace)], view.shards.get(split.chunk.shard)
     if shard is None:
         raise CommandError(ErrorCode.ShardNotFound, f"Shard {split.chunk.shard} not found")
@@ -46,11 +46,7 @@ async def split_at(term: Term, view: ClusterView, split: Split) -> None:
 
 
 async def move(term: Term, view: ClusterView, configuration: Configuration, decided: Move) -> None:
-    """Request from the donor the move of a chunk, or of its first part up to the chunk size.
-
-    Raises:
-        CommandError: the donor's error; HostUnreachable or FailedToSatisfyReadPreference, it cannot be reached.
-    """
+    """Request from the donor the move of a chunk, or of its first part up to the chunk size."""
     entry = view.entries[str(decided.namespace)]
     bounds = decided.chunk.range.to_document()
     request = {
@@ -67,11 +63,7 @@ async def move(term: Term, view: ClusterView, configuration: Configuration, deci
 
 
 async def relieve(term: Term, view: ClusterView, decided: Move) -> TooBig:
-    """Split a chunk that was too big to move, or mark it as jumbo if all its documents have the same key.
-
-    Raises:
-        CommandError: the donor's error, or the catalog's.
-    """
+    """Split a chunk that was too big to move, or mark it as jumbo if all its documents have the same key."""
     entry, donor = view.entries[str(decided.namespace)], view.shards[decided.donor]
     chunk = decided.chunk.range
     keys = await _split_keys(term, donor, entry, chunk, _state_of(view, decided).chunk_bytes_max)

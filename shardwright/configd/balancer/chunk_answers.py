@@ -55,9 +55,7 @@ class ChunkAnswers:
     async def drive(self, asking: Asking[Result]) -> Result:
         """Run a generator of the policy with answers from the catalog; returns its result.
 
-        Raises:
-            CommandError: the mongod refused, or a chunk is malformed.
-            BackendError: the mongod does not answer.
+        Errors as `Catalog.find`, and a CommandError for a malformed chunk.
         """
         try:
             question = next(asking)

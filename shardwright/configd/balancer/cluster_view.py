@@ -93,8 +93,6 @@ class ClusterView:
     """The subject of one round or one report.
 
     Attributes:
-        shards: the entries of all shards by name.
-        entries: the entries of the collections by namespace.
         cluster: shards and settings, for the policy.
         collections: the collections, for the policy.
         silent: shards that are left out because they did not report, with the reasons.
@@ -110,12 +108,8 @@ class ClusterView:
 async def read_view(term: Term, configuration: Configuration, only: str | None = None) -> ClusterView:
     """Read the catalog, and request the sizes of the collections from the shards.
 
-    Args:
-        only: the namespace of the only collection to read; None for all.
-
-    Raises:
-        CommandError: the mongod refused, or the entry of a shard or of a zone's range is malformed.
-        BackendError: the mongod does not answer.
+    ``only`` restricts this to one namespace. Errors as `Catalog.find`, and a CommandError if the entry of a shard or of
+    a zone's range is malformed.
     """
     chosen = {} if only is None else {"_id": only}
     shards = await term.catalog.shards()

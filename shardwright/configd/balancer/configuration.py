@@ -19,13 +19,9 @@ logger = get_logger("configd.balancer")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings.
+    """The documents ``balancer`` and ``chunksize`` of the settings.
 
-    Attributes:
-        balancer: the document ``balancer``.
-        chunk_size: the document ``chunksize``.
-        is_valid: the documents are valid. If not, no round may begin, and the settings keep their last values, as in
-            MongoDB.
+    If one of them is invalid, no round may begin, and the settings keep their last values, as in MongoDB.
     """
 
     balancer: BalancerSettings = field(default_factory=BalancerSettings)
@@ -33,11 +29,7 @@ class Configuration:
     is_valid: bool = True
 
     async def reread(self, catalog: Catalog) -> "Configuration":
-        """Read the present settings.
-
-        Raises:
-            BackendError: mongod does not answer.
-        """
+        """Read the present settings; errors as `Catalog.find`."""
         documents = await catalog.find("settings", {"_id": {"$in": [BALANCER_ID, CHUNK_SIZE_ID]}})
         found = {document["_id"]: document for document in documents}
         try:

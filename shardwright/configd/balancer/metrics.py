@@ -17,10 +17,8 @@ class BalancerMetrics:
     """Counts of all terms of this daemon.
 
     Attributes:
-        splits: splits at zone bounds.
         moves: moves by result: ``moved`` or ``failed``, and ``split`` or ``jumbo`` for chunks that were too big.
         defragmentation: steps of defragmentation: ``merged``, ``measured`` or ``moved``.
-        round_seconds: the duration of the last round.
         round_ended_at: the end of the last round in seconds since 1970; 0 if there was none.
         round_error: the name of the error that ended the last round, else empty.
         data_bytes: bytes of documents of sharded collections by shard, as of the last round.

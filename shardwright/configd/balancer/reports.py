@@ -1,4 +1,7 @@
-"""Dry runs: the decisions of a round with their reasons, and whether a collection complies with the policy."""
+"""Dry runs: the decisions of a round with their reasons, and whether a collection complies with the policy.
+
+Errors as `Catalog.find`.
+"""
 
 from datetime import datetime
 from typing import Any
@@ -24,13 +27,7 @@ async def explain(term: Term, only: str | None = None) -> dict[str, Any]:
     """Return the decisions that a round would make now, with their reasons, without executing them.
 
     The round's collections come first, then collections in defragmentation with the decisions of their present phase.
-
-    Args:
-        only: the namespace of the only collection to consider; None for all.
-
-    Raises:
-        CommandError: the catalog could not be read.
-        BackendError: the mongod does not answer.
+    ``only`` restricts this to one namespace.
     """
     configuration = await Configuration().reread(term.catalog)
     view = await read_view(term, configuration, only)
@@ -81,12 +78,7 @@ async def _defragmentation(term: Term, entry: CollectionEntry, configuration: Co
 
 
 async def collection_status(term: Term, namespace: str) -> dict[str, Any]:
-    """Build the reply to ``balancerCollectionStatus``; the chunk size is in MB.
-
-    Raises:
-        CommandError: NamespaceNotSharded; or the catalog could not be read.
-        BackendError: the mongod does not answer.
-    """
+    """Build the reply to ``balancerCollectionStatus``; the chunk size is in MB. Raises NamespaceNotSharded."""
     configuration = await Configuration().reread(term.catalog)
     view = await read_view(term, configuration, namespace)
     if namespace not in view.entries:

@@ -51,12 +51,7 @@ logger = get_logger("configd.balancer")
 class Moves:
     """The moves that a round has chosen.
 
-    Args:
-        view: the cluster as read by the round.
-        decisions: all decisions of the round, including what it skipped.
-
-    Attributes:
-        moved: the number of chunks moved, or split or marked because they were too big, as MongoDB counts.
+    ``moved`` counts chunks moved, or split or marked because they were too big, as in MongoDB.
     """
 
     def __init__(
@@ -141,9 +136,7 @@ class Round:
     async def decide(self) -> Moves:
         """Make the splits that the policy chooses; returns the moves, none if the balancer was stopped.
 
-        Raises:
-            CommandError: the catalog could not be read.
-            BackendError: the mongod does not answer.
+        Errors as `Catalog.find`.
         """
         view = await read_view(self._term, self._configuration)
         self._metrics.note_sizes(view.shards, (each.sizes for each in view.collections))
@@ -207,8 +200,7 @@ def answers_for(term: Term, view: ClusterView) -> ChunkAnswers:
 def in_turn(view: ClusterView, unsplit: Mapping[str, str]) -> list[CollectionState]:
     """Return the collections in random order, so that each gets its turn when shards are scarce.
 
-    Args:
-        unsplit: the reason why a collection gets no moves while a zone bound lies inside one of its chunks.
+    While a zone bound lies inside a chunk, ``unsplit`` has the reason why the collection gets no moves.
     """
     collections = [
         replace(each, why_skipped=each.why_skipped or unsplit.get(str(each.namespace), "")) for each in view.collections

@@ -36,11 +36,13 @@ DB: Final = "config"
 
 
 class Catalog:
-    """The config database on the local mongod, which is primary. Reads and writes raise the errors of `find`.
+    """The config database on the local mongod, which is primary.
+
+    Reads and writes raise a CommandError if mongod refuses, and a BackendError if it does not answer. A write also
+    raises a CommandError if it is not on a majority.
 
     Attributes:
         mongod: runs commands on it.
-        cluster_id: the identity of the cluster.
         conflicts: the number of repeated transactions after conflicts with other writes.
     """
 
@@ -56,12 +58,7 @@ class Catalog:
     async def find(
         self, collection: str, query: Mapping[str, Any], *, sort: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the documents that match, with read concern majority.
-
-        Raises:
-            CommandError: mongod refused.
-            BackendError: mongod does not answer.
-        """
+        """Return the documents that match, with read concern majority."""
         command: dict[str, Any] = {"find": collection, "filter": query, "readConcern": {"level": "majority"}}
         if sort is not None:
             command["sort"] = sort
@@ -121,30 +118,22 @@ class Catalog:
         return documents[0] if documents else None
 
     async def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> None:
-        """Insert any number of documents that have no meaning until a transaction refers to them.
-
-        Raises:
-            CommandError: mongod refused some of them, or they are not on a majority.
-            BackendError: mongod does not answer.
-        """
+        """Insert any number of documents that have no meaning until a transaction refers to them."""
         for batch in write_batches(documents):
             await self._write({"insert": collection, "documents": batch})
 
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
-        """Delete documents without references; errors as `insert`."""
+        """Delete documents without references."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
 
     async def update(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
-        """Run the statements of an update; errors as `insert`."""
+        """Run the statements of an update."""
         await self._write({"update": collection, "updates": statements})
 
     async def update_many(
         self, collection: str, query: Mapping[str, Any], update: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> None:
-        """Update each matching document by itself; transactions that have read one of them start again.
-
-        Errors as `insert`.
-        """
+        """Update each matching document by itself; transactions that have read one of them start again."""
         await self._write({"update": collection, "updates": [{"q": query, "u": update, "multi": True}]})
 
     async def shards(self) -> list[ShardEntry]:
@@ -152,23 +141,16 @@ class Catalog:
         return [ShardEntry.from_document(document) for document in await self.find("shards", {}, sort={"_id": 1})]
 
     async def shard(self, shard_id: str) -> ShardEntry:
-        """Return one shard.
-
-        Raises:
-            CommandError: ShardNotFound.
-        """
+        """Return one shard; raises ShardNotFound."""
         document = await self.find_by_id("shards", shard_id)
         if document is None:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return ShardEntry.from_document(document)
 
     async def now(self, told: Mapping[str, Any] | None = None) -> Timestamp:
-        """Return the cluster time; writes after this call get a later one.
+        """Return the cluster time, at least the ``$clusterTime`` in ``told``; later writes get a later one.
 
         So objects created in succession, with a write in between, get different timestamps.
-
-        Args:
-            told: a ``$clusterTime``; the result is not older.
         """
         gossip = {} if told is None else {CLUSTER_TIME.decode(): told}
         reply = await self.mongod.command("admin", {"ping": 1, **gossip})
@@ -217,11 +199,7 @@ class _Count:
 
 @dataclass(slots=True)
 class ChunkCensus:
-    """The counts of one term; all are empty before the first count.
-
-    Attributes:
-        draining: whether each shard is draining, by name.
-    """
+    """The counts of one term, empty before the first count; ``draining`` has a flag for each shard."""
 
     draining: dict[str, bool] = field(default_factory=dict)
     _counts: dict[bytes, _Count] = field(default_factory=dict)
@@ -249,12 +227,7 @@ class ChunkCensus:
             await trio.sleep(LOOK_SECONDS)
 
     async def look(self, catalog: Catalog) -> None:
-        """Count the collections that have changed.
-
-        Raises:
-            CommandError: the mongod refuses.
-            BackendError: the mongod does not answer.
-        """
+        """Count the collections that have changed; errors as `Catalog.find`."""
         self.draining = {shard.id: shard.is_draining for shard in await catalog.shards()}
         entries = await catalog.find("collections", {})
         uuids = [entry["uuid"] for entry in entries if isinstance(entry.get("uuid"), Binary)]

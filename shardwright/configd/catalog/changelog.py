@@ -19,9 +19,7 @@ _SHARD: Final = "config"
 class ChangeLog:
     """Writer of changes after their commit, as in MongoDB, because transactions cannot write to capped collections.
 
-    Args:
-        mongod: runs commands on the primary.
-        server: ``host:port`` of this daemon.
+    ``server`` is ``host:port`` of this daemon.
     """
 
     def __init__(self, mongod: Commands, server: str) -> None:

@@ -47,9 +47,7 @@ class CollectionChunks:
         """Return the chunk with the highest version, which is the collection version.
 
         Every change to a chunk raises it, so a transaction that has read this chunk commits only if none has changed.
-
-        Raises:
-            CommandError: IncompatibleShardingMetadata, the collection has no chunks.
+        Raises IncompatibleShardingMetadata if the collection has no chunks.
         """
         document = await self._transaction.find_one("chunks", {"uuid": self._uuid}, sort=_NEWEST_FIRST)
         if document is None:
@@ -158,11 +156,7 @@ def _document(bound: bytes) -> Mapping[str, Any]:
 
 
 def parse_range(pattern: ShardKeyPattern, low: bytes, high: bytes) -> ChunkRange:
-    """Parse a range from its bounds.
-
-    Raises:
-        CommandError: FailedToParse, the range is empty.
-    """
+    """Parse a range from its bounds; raises FailedToParse for an empty range."""
     if pattern.key_bytes(low) >= pattern.key_bytes(high):
         raise CommandError(
             ErrorCode.FailedToParse, f"min: {document_text(low)} should be less than max: {document_text(high)}"

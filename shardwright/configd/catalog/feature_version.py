@@ -11,11 +11,7 @@ _ADMIN: Final = "admin"
 
 
 async def read_feature_version(mongod: Commands, *, may_be_secondary: bool = False) -> int:
-    """Read the cluster's feature version.
-
-    Args:
-        mongod: the local mongod.
-        may_be_secondary: the mongod may be a secondary, whose answer may be outdated.
+    """Read the cluster's feature version. A secondary's answer may be outdated.
 
     Raises:
         CommandError: mongod refuses, or the document is malformed.
@@ -32,10 +28,5 @@ async def read_feature_version(mongod: Commands, *, may_be_secondary: bool = Fal
 
 
 async def write_feature_version(mongod: Commands, version: int) -> None:
-    """Raise the cluster's feature version on a majority.
-
-    Raises:
-        CommandError: mongod refuses, or a majority does not have it.
-        BackendError: mongod does not answer.
-    """
+    """Raise the cluster's feature version on a majority; errors as writes of `Catalog`."""
     check_writes(await mongod.command(_ADMIN, recording(version)))

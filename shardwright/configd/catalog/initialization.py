@@ -74,8 +74,7 @@ async def _read_cluster_id(mongod: Commands) -> ObjectId | None:
 async def _write_cluster_id(mongod: Commands) -> ObjectId:
     """Write the version document as the last step, so that a catalog with it is complete.
 
-    A new cluster starts with the newest feature version, since it holds nothing that an older release would have to
-    read.
+    A new cluster starts with the newest feature version, because no older release has to read it.
     """
     await write_feature_version(mongod, NEWEST)
     cluster_id = ObjectId()

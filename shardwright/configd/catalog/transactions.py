@@ -208,8 +208,7 @@ def _changed_fields(former: Mapping[str, Any], document: Mapping[str, Any]) -> d
 async def check_shard_exists(transaction: Transaction, shard_id: str) -> None:
     """Make a transaction that places something on a shard fail if the shard is removed before the commit.
 
-    Raises:
-        CommandError: ShardNotFound.
+    Raises ShardNotFound if it was removed already.
     """
     if await transaction.find_one("shards", {"_id": shard_id}) is None:
         raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} does not exist")

@@ -44,19 +44,11 @@ class ZoneBounds:
         return cls(low, high)
 
     def extended_to(self, pattern: ShardKeyPattern, namespace: Namespace) -> "ZoneBounds":
-        """Extend the bounds to full shard keys.
-
-        Raises:
-            CommandError: ShardKeyNotFound, the fields of a bound are not a prefix of the shard key.
-        """
+        """Extend the bounds to full shard keys; raises ShardKeyNotFound if their fields are not a prefix of the key."""
         return ZoneBounds(_extend(pattern, self.min, "min", namespace), _extend(pattern, self.max, "max", namespace))
 
     def check_hashes(self, pattern: ShardKeyPattern) -> None:
-        """Refuse full bounds without a hash in a hashed field, because no chunk can begin there.
-
-        Raises:
-            CommandError: InvalidOptions.
-        """
+        """Refuse full bounds without a hash in a hashed field with InvalidOptions, because no chunk can begin there."""
         if not (pattern.has_hashes(self.min) and pattern.has_hashes(self.max)):
             raise CommandError(
                 ErrorCode.InvalidOptions,

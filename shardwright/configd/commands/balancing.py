@@ -41,8 +41,7 @@ async def balancer_start(operation: Operation) -> dict[str, Any]:
 async def balancer_stop(operation: Operation) -> dict[str, Any]:
     """Turn the balancer off, and return after the present round.
 
-    Raises:
-        CommandError: MaxTimeMSExpired, the round takes longer; the balancer is off nevertheless.
+    After MaxTimeMSExpired the balancer is off too, but the round continues.
     """
     await _switch(operation, mode="off", action="balancer.stop")
     await operation.term.balancer_rounds.wait_over()
@@ -81,20 +80,12 @@ async def _switch(operation: Operation, *, mode: str, action: str) -> None:
 
 
 async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
-    """Report whether a collection complies with the balancer's policy, or the first rule that it violates.
-
-    Raises:
-        CommandError: NamespaceNotSharded.
-    """
+    """Report whether a collection complies with the balancer's policy, or the first rule that it violates."""
     return await collection_status(operation.term, str(operation.namespace))
 
 
 async def balancer_explain(operation: Operation) -> dict[str, Any]:
-    """Report the decisions of a round for one collection or all, without executing them.
-
-    Raises:
-        CommandError: TypeMismatch, InvalidNamespace.
-    """
+    """Report the decisions of a round for one collection or all, without executing them."""
     is_about_all = not is_string(operation.request.get(operation.name.encode()))
     return await explain(operation.term, None if is_about_all else str(operation.namespace))
 

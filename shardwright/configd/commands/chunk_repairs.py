@@ -143,11 +143,7 @@ async def _existing(transaction: Transaction, *, namespace: Namespace) -> Collec
 
 
 async def _repair_some(transaction: Transaction, *, namespace: Namespace, valid_after: Timestamp) -> list[Chunk]:
-    """Repair up to `CHUNKS_PER_STEP` chunks and return them; none if all have their marks.
-
-    Raises:
-        CommandError: NamespaceNotFound; 5760504, a marked chunk has no history.
-    """
+    """Repair up to `CHUNKS_PER_STEP` chunks and return them; none if all have their marks."""
     collection = await _existing(transaction, namespace=namespace)
     chunks = CollectionChunks(transaction, collection)
     version = (await chunks.version()).with_major_raised()

@@ -47,22 +47,13 @@ async def set_feature_compatibility_version(operation: Operation) -> dict[str, A
 
 
 async def set_cluster_parameter(operation: Operation) -> dict[str, Any]:
-    """Change a cluster parameter on all servers.
-
-    Raises:
-        CommandError: as `set_feature_compatibility_version`.
-    """
+    """Change a cluster parameter on all servers; errors as `set_feature_compatibility_version`."""
     await _set_everywhere(operation.term, {"setClusterParameter": operation.request.get(_PARAMETER.encode())})
     return {}
 
 
 async def settings(term: Term) -> list[dict[str, Any]]:
-    """Return the commands that give a new shard the settings of the cluster.
-
-    Raises:
-        CommandError: the mongod refused to report its version.
-        BackendError: the mongod does not answer.
-    """
+    """Return the commands that give a new shard the settings of the cluster; errors as `Catalog.find`."""
     asked = {"getParameter": 1, "featureCompatibilityVersion": 1}
     version = (await term.catalog.mongod.command("admin", asked))["featureCompatibilityVersion"]["version"]
     parameters = await term.catalog.find("clusterParameters", {})
@@ -104,8 +95,7 @@ async def _set_everywhere(term: Term, setting: Mapping[str, Any]) -> None:
 async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str, Any]:
     """Set the mode on all servers; returns when it is in force.
 
-    Raises:
-        CommandError: ConflictingOperationInProgress, the other mode is being set.
+    Raises ConflictingOperationInProgress if the other mode is being set.
     """
     block = operation.arguments.required_boolean(b"global", Strictness.BOOL)
     await set_everywhere(operation.term, block=block)
@@ -113,11 +103,7 @@ async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str
 
 
 async def set_user_write_block_mode(_operation: Operation) -> dict[str, Any]:
-    """Refuse, because the servers of a cluster change together.
-
-    Raises:
-        CommandError: IllegalOperation.
-    """
+    """Refuse with IllegalOperation, because the servers of a cluster change together."""
     raise CommandError(ErrorCode.IllegalOperation, "setUserWriteBlockMode cannot be run on shardsvrs nor configsvrs")
 
 
@@ -140,8 +126,7 @@ async def get_user_cache_generation(operation: Operation) -> dict[str, Any]:
 async def refresh_logical_session_cache_now(operation: Operation) -> dict[str, Any]:
     """Shard ``config.system.sessions`` unless it is sharded; sent by routers that find it unsharded.
 
-    Raises:
-        CommandError: ShardNotFound, there are no shards yet; or a shard's error.
+    Raises ShardNotFound if there are no shards yet, or a shard's error.
     """
     await set_up_sessions_collection(operation.term)
     return {}

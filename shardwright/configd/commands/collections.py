@@ -99,8 +99,8 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
     """Remove the collection's zone ranges, then its entry, then its chunks, which have no reference then.
 
-    Zones are deleted one by one, because there may be any number, and while the entry still shows to which collection
-    they belong. Repeating this changes nothing: another collection of that name and its zone ranges are kept.
+    Zones are deleted one by one, because there may be any number. They go before the entry, which identifies their
+    collection. Repeating this changes nothing: another collection of that name and its zone ranges are kept.
     """
     namespace = str(operation.namespace)
     uuid = operation.arguments.nested(b"collectionUUID").uuid(b"uuid")

@@ -52,11 +52,7 @@ async def create_database(operation: Operation) -> dict[str, Any]:
 
 
 def check_database_creatable(name: str) -> None:
-    """Refuse names that a database cannot have.
-
-    Raises:
-        CommandError: InvalidNamespace, InvalidOptions.
-    """
+    """Refuse names that a database cannot have, with InvalidNamespace or InvalidOptions."""
     if name in ("admin", "local"):
         raise CommandError(ErrorCode.InvalidOptions, f"Cannot manually create database '{name}'")
     if not is_valid_database_name(name):
@@ -85,11 +81,7 @@ async def _find_existing(term: Term, name: str, wanted: str | None) -> DatabaseE
 
 
 async def _choose_primary(term: Term) -> ShardEntry:
-    """Choose the shard that stores the least data.
-
-    Raises:
-        CommandError: ShardNotFound, there is no shard; or a shard did not answer.
-    """
+    """Choose the shard that stores the least data; raises ShardNotFound, or the error of a shard."""
     candidates = [shard for shard in await term.catalog.shards() if not shard.is_draining]
     if not candidates:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")
@@ -114,11 +106,7 @@ async def _choose_primary(term: Term) -> ShardEntry:
 
 
 async def _create_somewhere(term: Term, name: str) -> tuple[ShardEntry, DatabaseEntry]:
-    """Create a database on the shard that stores the least data, or on the next one if that shard is removed.
-
-    Raises:
-        CommandError: see `_choose_primary`.
-    """
+    """Create a database on the shard that stores the least data, or on the next one if that shard is removed."""
     while True:
         shard = await _choose_primary(term)
         try:

@@ -1,7 +1,8 @@
 """Changes of a collection's shard key: resharding, its end, and refinement.
 
 ``_configsvrReshardCollection`` gives it another key. ``_configsvrAbortReshardCollection``, ``…Commit…`` and
-``…Cleanup…`` end the operation in progress. ``_configsvrRefineCollectionShardKey`` appends fields to the key.
+``…Cleanup…`` end the operation in progress; they raise NamespaceNotFound for an unsharded collection.
+``_configsvrRefineCollectionShardKey`` appends fields to the key.
 """
 
 from collections.abc import Mapping
@@ -144,8 +145,7 @@ def _check_disjoint(pattern: ShardKeyPattern, zones: list[Mapping[str, Any]]) ->
 def _preset(operation: Operation) -> list[Mapping[str, Any]] | None:
     """Read the preset chunks of the request. An empty array crashes a genuine config server of MongoDB 6.0.5.
 
-    Raises:
-        CommandError: BadValue, there is none, or one is incomplete, or there are other options.
+    Raises BadValue if there is none, one is incomplete, or other options are given.
     """
     given = operation.arguments.maybe_raw_documents(b"_presetReshardedChunks")
     if given is None:
@@ -166,8 +166,7 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Abort the operation; returns after everything of it is removed.
 
     Raises:
-        CommandError: NamespaceNotFound, the collection is unsharded; NoSuchReshardCollection;
-            ReshardCollectionCommitted, it was too late, and the operation has ended.
+        CommandError: NoSuchReshardCollection; ReshardCollectionCommitted, it was too late, and the operation has ended.
     """
     found = await _active(operation)
     if found is None or not await _end(operation, found):
@@ -181,10 +180,7 @@ async def abort_reshard_collection(operation: Operation) -> dict[str, Any]:
 async def commit_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Block writes as soon as everything is cloned, however far the recipients are behind.
 
-    As in MongoDB, only the caller of ``reshardCollection`` waits for the end.
-
-    Raises:
-        CommandError: NamespaceNotFound, the collection is unsharded; NoSuchReshardCollection.
+    As in MongoDB, only the caller of ``reshardCollection`` waits for the end. Raises NoSuchReshardCollection.
     """
     found = await _active(operation)
     if found is None:
@@ -199,9 +195,6 @@ async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
     """Abort the operation if there is one, or wait for its end if it is too late to abort.
 
     In either case its coordinator leaves nothing behind.
-
-    Raises:
-        CommandError: NamespaceNotFound, the collection is unsharded.
     """
     found = await _active(operation)
     if found is None:
@@ -215,11 +208,7 @@ async def cleanup_reshard_collection(operation: Operation) -> dict[str, Any]:
 
 
 async def _active(operation: Operation) -> ReshardingOperation | None:
-    """Return the collection's operation, or None.
-
-    Raises:
-        CommandError: NamespaceNotFound, it is unsharded.
-    """
+    """Return the collection's operation, or None."""
     catalog, namespace = operation.term.catalog, operation.namespace
     if await catalog.find_by_id("collections", str(namespace)) is None:
         raise CommandError(ErrorCode.NamespaceNotFound, f"collection {namespace} not found")

@@ -161,11 +161,7 @@ async def _enter(term: Term, shard: ShardEntry, databases: list[str]) -> None:
 
 
 async def _ask(term: Term, client: ReplicaSetClient, command: dict[str, Any], *, db: str = "admin") -> dict[str, Any]:
-    """Run a command on the set, unless the term is over: later the set may be a shard with newer settings.
-
-    Raises:
-        CommandError: it failed, or the set could not be reached; InterruptedDueToReplStateChange, the term is over.
-    """
+    """Run a command on the set, unless the term is over: later the set may be a shard with newer settings."""
     await term.shards.check_term()
     try:
         return await client.command(db, command)

@@ -19,11 +19,7 @@ from shardwright.wire.errors import CommandError
 
 
 async def add_shard_to_zone(operation: Operation) -> dict[str, Any]:
-    """Add the shard to the zone; the zone is created with its first shard.
-
-    Raises:
-        CommandError: ShardNotFound.
-    """
+    """Add the shard to the zone, which is created with its first shard; raises ShardNotFound."""
     shard, zone = operation.subject, operation.arguments.string(b"zone")
 
     async def work(transaction: Transaction) -> None:

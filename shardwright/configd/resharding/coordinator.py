@@ -40,13 +40,7 @@ class OperationOverError(Exception):
 
 
 class ReshardingCoordinator:
-    """One operation in one term.
-
-    Args:
-        term: the term's resources.
-        operation: the persisted operation.
-        control: the users' influence on it.
-    """
+    """One operation in one term, under the users' control."""
 
     def __init__(self, term: Term, operation: ReshardingOperation, control: ReshardingControl) -> None:
         self.operation = operation
@@ -93,12 +87,7 @@ class ReshardingCoordinator:
         self.operation = operation
 
     async def _decide(self) -> None:
-        """Reach a decision, and persist it.
-
-        Raises:
-            CommandError: the catalog cannot be read or written at the moment.
-            BackendError: likewise.
-        """
+        """Reach a decision, and persist it."""
         if self.operation.state in DECIDED:
             return
         if not self._control.is_decided and (error := await self._try_to_prepare()) is not None:
@@ -189,8 +178,7 @@ class ReshardingCoordinator:
     async def _block_writes(self) -> None:
         """Block writes, wait until the recipients have everything, then block reads.
 
-        Raises:
-            CommandError: ReshardingCriticalSectionTimeout, that took too long.
+        Raises ReshardingCriticalSectionTimeout after too long.
         """
         seconds = await self._parameter("reshardingCriticalSectionTimeoutMillis") / 1000
         with trio.move_on_after(seconds) as patience:

@@ -32,7 +32,7 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 
 
 class Participants:
-    """The participants of one operation."""
+    """The participants of one operation. Commands raise the CommandError with which one of them refused or failed."""
 
     def __init__(self, term: Term, participation: Participation) -> None:
         self._term = term
@@ -131,8 +131,7 @@ class Participants:
     ) -> dict[str, Any]:
         """Return a shard's reply, repeating the command while the shard cannot be reached.
 
-        Args:
-            role: `_DONOR` or `_RECIPIENT` if an error of the shard ends the operation.
+        Errors of the shard end the operation if it has a role: `_DONOR` or `_RECIPIENT`.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
         while True:
@@ -161,12 +160,7 @@ def _is_transient(error: CommandError) -> bool:
 
 
 async def together(shard_ids: Iterable[str], work: Callable[[str], Awaitable[None]]) -> None:
-    """Run something for several shards concurrently.
-
-    Raises:
-        CommandError: the first failure, which cancels the others.
-        BackendError: likewise; the local mongod does not answer.
-    """
+    """Run something for several shards concurrently; the first CommandError or BackendError cancels the others."""
     failures: list[CommandError | BackendError] = []
 
     async def run(shard_id: str) -> None:

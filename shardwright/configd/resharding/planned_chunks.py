@@ -51,8 +51,7 @@ async def plan(term: Term, operation: ReshardingOperation) -> list[PlannedChunk]
 def zone_range(pattern: ShardKeyPattern, zone: Mapping[str, Any]) -> ZoneRange:
     """Read a zone of the request, with its bounds extended to full shard keys.
 
-    Raises:
-        CommandError: ShardKeyNotFound and others, the bounds are not keys.
+    Raises ShardKeyNotFound and others if the bounds are not keys.
     """
     low, high = (pattern.extend_range_bound(encode_document(zone[name])) for name in ("min", "max"))
     return ZoneRange(low, high, zone["zone"])

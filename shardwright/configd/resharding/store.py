@@ -42,11 +42,7 @@ class Ending(IntEnum):
 
 
 class ReshardingStore:
-    """The documents of resharding operations.
-
-    Args:
-        catalog: the config database.
-    """
+    """The documents of resharding operations."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -91,8 +87,7 @@ class ReshardingStore:
     async def write_chunks(self, operation: ReshardingOperation, plan: Sequence[PlannedChunk]) -> None:
         """Write the chunks of the new key, replacing an earlier attempt's. Nothing refers to them yet.
 
-        Raises:
-            CommandError: BSONObjectTooLarge, the bounds of a chunk are too large.
+        Raises BSONObjectTooLarge if the bounds of a chunk are too large.
         """
         for each in plan:
             check_bounds_fit(each.min, each.max)

@@ -1,4 +1,5 @@
 """Shards from the view of the config servers: candidates, clients, hosts.
 
-Owns sending commands to shards, and the conditions for a replica set to become one. May import `catalog`.
+Owns sending commands to shards, and the conditions for a replica set to become one.
+May import `catalog`.
 """

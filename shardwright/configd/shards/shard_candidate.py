@@ -14,11 +14,7 @@ DATABASES_OF_EVERY_SHARD: Final = frozenset({"admin", "config", "local"})
 
 
 def check_locality(target: ConnectionString, config_servers: ConnectionString) -> None:
-    """Refuse a mixture of loopback addresses, which differ in meaning between machines, and other addresses.
-
-    Raises:
-        CommandError: InvalidOptions.
-    """
+    """Refuse with InvalidOptions a mixture of loopback and other addresses: loopback differs between machines."""
     is_local = all(host.is_localhost for host in config_servers.hosts)
     for host in target.hosts:
         if host.is_localhost != is_local:
@@ -58,14 +54,7 @@ def find_existing(
 def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any], feature_version: int) -> None:
     """Refuse a server that is not a shard daemon, or that cannot serve its replica set.
 
-    Args:
-        target: the candidate.
-        address: the server, one of the candidate's hosts.
-        hello: the server's hello.
-        feature_version: the cluster's feature version.
-
-    Raises:
-        CommandError: OperationFailed; IncompatibleServerVersion.
+    Raises OperationFailed or IncompatibleServerVersion.
     """
     if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
         return  # `check_hello` refuses both with MongoDB's texts
@@ -87,8 +76,7 @@ def check_daemon(target: ConnectionString, address: str, hello: Mapping[str, Any
 def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> ConnectionString:
     """Return the connection string with all hosts that the set's primary reports.
 
-    Raises:
-        CommandError: IllegalOperation, OperationFailed: this replica set cannot become a shard.
+    Raises IllegalOperation or OperationFailed if this replica set cannot become a shard.
     """
     if hello.get("msg") == "isdbgrid":
         raise CommandError(ErrorCode.IllegalOperation, f"cannot add a mongos as a shard: {target}")
@@ -114,11 +102,7 @@ def check_hello(target: ConnectionString, hello: Mapping[str, Any]) -> Connectio
 
 
 def shard_name(target: ConnectionString, name: str | None) -> str:
-    """Return the name of the new shard: the requested one, or its replica set's.
-
-    Raises:
-        CommandError: BadValue.
-    """
+    """Return the name of the new shard: the requested one, or its replica set's. Raises BadValue."""
     chosen = target.set_name if name is None else name
     if not chosen:
         raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
@@ -130,12 +114,7 @@ def shard_name(target: ConnectionString, name: str | None) -> str:
 def check_databases(target: ConnectionString, found: Iterable[str], primaries: Mapping[str, str]) -> list[str]:
     """Return the databases that the candidate adds to the cluster.
 
-    Args:
-        found: the names of its databases.
-        primaries: the primary shard of each of the cluster's databases.
-
-    Raises:
-        CommandError: OperationFailed, the cluster has a database of the same name.
+    Raises OperationFailed if the cluster has a database of the same name, which is on another primary shard.
     """
     brought = [name for name in found if name not in DATABASES_OF_EVERY_SHARD]
     for name in brought:

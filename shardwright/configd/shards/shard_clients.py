@@ -28,7 +28,6 @@ class ShardClients:
 
     Args:
         nursery: the term's nursery.
-        pools: the connections.
         gossip: returns the times to send with commands.
 
     Attributes:
@@ -50,11 +49,7 @@ class ShardClients:
         self._clients: dict[str, ReplicaSetClient] = {}
 
     def client(self, shard: ShardEntry) -> ReplicaSetClient:
-        """Return the client of a shard, created on first use.
-
-        Raises:
-            CommandError: FailedToParse, its entry names no hosts.
-        """
+        """Return the client of a shard, created on first use; raises FailedToParse if its entry names no hosts."""
         client = self._clients.get(shard.id)
         hosts = shard.connection_string
         if client is None or client.set_name != hosts.set_name or not client.monitor.may_be_at(hosts.addresses):

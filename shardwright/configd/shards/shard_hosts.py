@@ -18,13 +18,7 @@ logger = get_logger("configd.shard_hosts")
 
 
 class ShardHosts:
-    """Monitors of the members of all shards while this daemon is primary.
-
-    Args:
-        catalog: contains the entries.
-        shards: the clients, which monitor the sets.
-        nursery: the term's nursery.
-    """
+    """Monitors of the members of all shards while this daemon is primary."""
 
     def __init__(self, catalog: Catalog, shards: ShardClients, nursery: trio.Nursery) -> None:
         self._catalog = catalog
@@ -46,11 +40,7 @@ class ShardHosts:
                 logger.warning("Could not read the hosts of a shard", shard=shard.id, host=shard.host, error=str(error))
 
     def follow(self, shard: ShardEntry) -> None:
-        """Monitor one shard, unless it is monitored already.
-
-        Raises:
-            CommandError: FailedToParse, its entry names no hosts.
-        """
+        """Monitor one shard, unless it is monitored already; raises FailedToParse if its entry names no hosts."""
         if shard.id not in self._followed:
             monitor = self._shards.client(shard).monitor
             scope = self._followed[shard.id] = trio.CancelScope()

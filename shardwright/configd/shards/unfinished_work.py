@@ -37,13 +37,8 @@ _UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
 async def unfinished_work(clients: ShardClients, shard: ShardEntry, others: Iterable[ShardEntry]) -> str | None:
     """Return the name of a collection in which a shard has recorded unfinished work; None if there is none.
 
-    An unreachable shard counts as finished, because it may be lost for good.
-
-    Args:
-        others: the other shards, which may be moving databases to it.
-
-    Raises:
-        CommandError: a shard refused the query.
+    An unreachable shard counts as finished, because it may be lost for good. The others are queried too, since they may
+    be moving databases to it.
     """
     to_it = {_CHANGES: {"_id.operationType": "movePrimary", "to": shard.id}}
     found = await _recorded(clients, shard, _UNFINISHED)

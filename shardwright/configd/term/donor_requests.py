@@ -55,11 +55,7 @@ async def _send(term: Term, donor: ShardEntry, request: Mapping[str, Any]) -> No
 
 
 async def chunk_bytes_default(term: Term) -> int:
-    """Return the default chunk size of collections.
-
-    Raises:
-        CommandError: the setting is malformed.
-    """
+    """Return the default chunk size of collections; raises a CommandError for a malformed setting."""
     document = await term.catalog.find_by_id("settings", CHUNK_SIZE_ID)
     return ChunkSizeSettings.from_document(document).value_bytes
 
@@ -70,8 +66,7 @@ _MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 async def refresh_shards(term: Term, namespace: str, owners: Iterable[str]) -> None:
     """Refresh a collection on shards, concurrently.
 
-    Raises:
-        CommandError: the error of the first failed shard by name; the command was sent to all.
+    The command is sent to all. Then the error of the first failed shard by name is raised.
     """
     flush = {
         "_flushRoutingTableCacheUpdatesWithWriteConcern": namespace,
@@ -102,8 +97,7 @@ _LOCK: Final = f"ns:{NAMESPACE}:setup"
 async def set_up_sessions_collection(term: Term) -> None:
     """Create and shard the collection on the first shard unless it is sharded.
 
-    Raises:
-        CommandError: ShardNotFound, there are no shards yet; or the shard's error.
+    Raises ShardNotFound if there are no shards yet, or the shard's error.
     """
     async with term.locks.hold(_LOCK):
         if await term.catalog.find_by_id("collections", NAMESPACE) is not None:

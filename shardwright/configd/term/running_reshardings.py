@@ -47,14 +47,7 @@ class ReshardingControl:
 
 
 class RunningReshardings:
-    """The operations of one term; there is at most one in a cluster.
-
-    Args:
-        nursery: the term's nursery, in which they run.
-
-    Attributes:
-        statistics: the counts of all terms of this daemon.
-    """
+    """The operations of one term, with the counts of all terms; there is at most one in a cluster."""
 
     def __init__(self, nursery: trio.Nursery, statistics: ReshardingStatistics) -> None:
         self.statistics = statistics
@@ -64,11 +57,7 @@ class RunningReshardings:
         self._controls: dict[UUID, ReshardingControl] = {}
 
     async def run(self, operation_id: UUID, work: Callable[[ReshardingControl], Awaitable[None]]) -> None:
-        """Run an operation, or wait for the end of its present run.
-
-        Raises:
-            CommandError: the error with which it ended.
-        """
+        """Run an operation, or wait for the end of its present run; raises the error with which it ended."""
 
         async def controlled() -> None:
             try:

@@ -33,9 +33,7 @@ class BalancerRounds:
     """The rounds of one term.
 
     Attributes:
-        number: the number of rounds that have begun.
         is_active: a round is running, or is checking whether it may run.
-        is_deciding: a round that may balance is running.
         mode: the mode in the last valid settings that the balancer has read.
     """
 
@@ -273,15 +271,9 @@ class Term:
 
     Attributes:
         number: the number of the election, which grows with each.
-        catalog: the config database.
-        changelog: records changes.
-        shards: sends commands to shards.
         shard_hosts: updates the hosts in the shards' entries.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
-        reshardings: the resharding operation in progress, if there is one.
         user_write_blocks: the coordinator that sets the user write block mode, if one runs, by its session.
-        busy_shards: the shards that take part in a move of the balancer.
-        move_backoff: chunks whose moves by the balancer have failed.
         shown_locks: shows operations in progress as locks in the catalog.
         locks: named locks, such as ``db:NAME``, ``ns:NAMESPACE`` and `ADDING_SHARDS`.
         config_servers: returns their connection string, as sent to shards.

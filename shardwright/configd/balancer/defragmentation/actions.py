@@ -1,4 +1,8 @@
-"""The steps of a defragmentation on chunks: merge, measure, move."""
+"""The steps of a defragmentation on chunks: merge, measure, move.
+
+They raise the CommandError of the shard or the catalog, for instance because the chunks have changed. It is
+HostUnreachable or FailedToSatisfyReadPreference if the shard cannot be reached.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +24,7 @@ from shardwright.wire.rawbson import raw_document
 async def merge(
     term: Term, shard: ShardEntry, entry: CollectionEntry, parts: Sequence[MeasuredChunk], threshold: int
 ) -> MeasuredChunk:
-    """Merge adjacent chunks of one shard, and record the size of the whole if it is known.
-
-    Raises:
-        CommandError: the shard's error, for instance because the chunks have changed.
-    """
+    """Merge adjacent chunks of one shard, and record the size of the whole if it is known."""
     whole = ChunkRange.of(entry.key, parts[0].range.min, parts[-1].range.max)
     request = {
         "mergeChunks": str(entry.namespace),
@@ -40,11 +40,7 @@ async def merge(
 
 
 async def measure(term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: MeasuredChunk, threshold: int) -> None:
-    """Measure a chunk on its shard, up to the size that shows that it is not small.
-
-    Raises:
-        CommandError: the shard's error, or the catalog's.
-    """
+    """Measure a chunk on its shard, up to the size that shows that it is not small."""
     request: dict[str, Any] = {
         "dataSize": str(entry.namespace),
         "keyPattern": raw_document(entry.key.document),
@@ -79,11 +75,7 @@ async def move(
     configuration: Configuration,
     chunk_bytes_max: int,
 ) -> None:
-    """Move a whole small chunk to another shard.
-
-    Raises:
-        CommandError: the donor's error; HostUnreachable or FailedToSatisfyReadPreference, it cannot be reached.
-    """
+    """Move a whole small chunk to another shard."""
     request = {
         "_shardsvrMoveRange": str(entry.namespace),
         "toShard": recipient.id,

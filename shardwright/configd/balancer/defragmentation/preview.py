@@ -36,11 +36,9 @@ Step: TypeAlias = Move | Merge | Measure | Skipped
 
 
 async def next_steps(term: Term, entry: CollectionEntry, configuration: Configuration) -> list[Step]:
-    """Return the decisions of the present phase for the present chunks, including the chunks that it skips.
+    """Return the decisions of the phase for the present chunks, and the chunks that it skips.
 
-    Raises:
-        CommandError: the catalog could not be read.
-        BackendError: the mongod does not answer.
+    Errors as `Catalog.find`.
     """
     rule = _PHASES.get(entry.defragmentation_phase or "", Rule.MERGE_AND_MEASURE)
     if not entry.may_migrate:

@@ -58,11 +58,7 @@ _THROTTLING: Final = "chunkDefragmentationThrottlingMS"
 
 
 class Defragmentation:
-    """The defragmentation of one collection.
-
-    Args:
-        on_step: called after each step with its name.
-    """
+    """The defragmentation of one collection; ``on_step`` is called after each step with its name."""
 
     def __init__(self, term: Term, namespace: str, on_step: Callable[[str], None]) -> None:
         self._term = term
@@ -168,8 +164,7 @@ class Defragmentation:
     async def _next_step(self) -> Situation:
         """Return the situation for the next step; errors as `wait_situation`.
 
-        Raises:
-            ReplacedError: the collection was dropped and created again, or resharded, since the first step.
+        Raises ReplacedError if the collection was dropped and created again, or resharded, since the first step.
         """
         situation = await wait_situation(self._term, self._namespace)
         if self._begun_with is not None and situation.entry.uuid != self._begun_with.entry.uuid:

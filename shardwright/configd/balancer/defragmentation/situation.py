@@ -1,7 +1,7 @@
 """The state before a step of a defragmentation: collection, settings, shards, zones, recorded progress, chunks.
 
 Chunks are read a page at a time, with their recorded sizes. The decision about a small chunk is made here, for both the
-defragmentation and its explanation.
+defragmentation and its explanation. Reads raise the errors of `Catalog.find`, writes of `Catalog.update_many`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -42,12 +42,7 @@ _CHUNKS_PER_PAGE: Final = 1000
 
 
 async def chunks_in_order(catalog: Catalog, entry: CollectionEntry) -> AsyncIterator[list[MeasuredChunk]]:
-    """Yield all chunks of a collection in pages; later pages show changes made since the first.
-
-    Raises:
-        CommandError: the mongod refused, or a chunk is malformed.
-        BackendError: the mongod does not answer.
-    """
+    """Yield all chunks of a collection in pages; later pages show changes made since the first."""
     since: Mapping[str, Any] = {}
     while True:
         query = {**chunks_of(entry), **since}
@@ -101,12 +96,7 @@ _NOT_BEGUN: Final = "none"
 
 
 async def defragmentation_details(term: Term, entry: CollectionEntry, chunk_bytes_max: int) -> dict[str, Any]:
-    """Build the ``details`` of ``balancerCollectionStatus`` for a collection in defragmentation.
-
-    Raises:
-        CommandError: the mongod refused.
-        BackendError: the mongod does not answer.
-    """
+    """Build the ``details`` of ``balancerCollectionStatus`` for a collection in defragmentation."""
     details: dict[str, Any] = {"currentPhase": entry.defragmentation_phase or _NOT_BEGUN}
     remaining = {
         Phase.MERGE_AND_MEASURE.value: {"$exists": False},
@@ -160,8 +150,6 @@ async def step(term: Term) -> AsyncIterator[None]:
 
     Raises:
         PausedError: the balancer is off.
-        CommandError: the settings could not be read; also errors of the block.
-        BackendError: likewise.
     """
     with term.balancer_rounds.step():
         configuration = await Configuration().reread(term.catalog)
@@ -200,8 +188,6 @@ async def wait_situation(term: Term, namespace: str) -> Situation:
 
     Raises:
         TurnedOffError: there is nothing left to do.
-        CommandError: the catalog could not be read.
-        BackendError: the mongod does not answer.
     """
     catalog = term.catalog
     while True:
@@ -221,9 +207,7 @@ async def wait_situation(term: Term, namespace: str) -> Situation:
 async def read_situation(term: Term, entry: CollectionEntry, configuration: Configuration) -> Situation:
     """Read the present situation of a collection, whether or not a step is allowed.
 
-    Raises:
-        CommandError: the catalog could not be read, or the zones do not fit the shard key.
-        BackendError: the mongod does not answer.
+    Raises a CommandError if the zones do not fit the shard key.
     """
     catalog = term.catalog
     tags = [TagEntry.from_document(each) for each in await catalog.find("tags", {"ns": str(entry.namespace)})]
