@@ -37,7 +37,7 @@ CHECKED_BY_SHARDS: Final = frozenset({"aggregate", "count", "distinct", "find"})
 """Commands that accept any level."""
 
 _ANY: Final = frozenset({"getMore"})
-"""It reads with the level of its cursor and ignores its own."""
+"""Commands that ignore their own level: a ``getMore`` reads with the level of its cursor."""
 
 _LEVELS: Final = ("local", "majority", "linearizable", "available", "snapshot")
 _TIMES: Final = (b"afterClusterTime", b"atClusterTime")

@@ -128,7 +128,7 @@ class ChunkAnswers:
         return sum([await self._catalog.count("chunks", query, hint=_BY_SHARD) for query in queries])
 
     async def _chunks_across(self, question: ChunksAcross, collection: CollectionEntry) -> Answer:
-        """Find chunks with zone bounds inside. A bound at which a chunk begins is settled without reading a chunk."""
+        """Find chunks with zone bounds inside: look up the chunk around each bound at which no chunk begins."""
         encode = collection.key.key_bytes
         bounds = iter(question.zones.bounds)
         found: dict[bytes, Candidate] = {}

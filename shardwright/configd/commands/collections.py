@@ -1,7 +1,7 @@
 """Commits of collection changes: create, drop, rename, modify, and allow or forbid migrations.
 
-When the catalog changes, a created or renamed collection is so on all shards already, and a dropped one is being
-dropped on all shards. ``_configsvrCollMod`` changes the catalog's options of a time-series collection.
+The catalog changes after all shards have created or renamed a collection, and while all shards are dropping one.
+``_configsvrCollMod`` changes the catalog's options of a time-series collection.
 """
 
 from functools import partial

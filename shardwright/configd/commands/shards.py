@@ -219,7 +219,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
 
 
 async def _is_finished(operation: Operation, shard: ShardEntry) -> bool:
-    """Whether a draining shard without data takes part in no unfinished work."""
+    """Whether a draining shard without data has no unfinished work."""
     others = [each for each in await operation.term.catalog.shards() if each.id != shard.id]
     unfinished = await unfinished_work(operation.term.shards, shard, others)
     if unfinished is not None:

@@ -131,7 +131,7 @@ class Participants:
     ) -> dict[str, Any]:
         """Return a shard's reply, repeating the command while the shard cannot be reached.
 
-        Errors of the shard end the operation if it has a role: `_DONOR` or `_RECIPIENT`.
+        If ``role`` is given, `_DONOR` or `_RECIPIENT`, an error of the shard ends the operation.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
         while True:

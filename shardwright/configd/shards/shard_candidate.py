@@ -114,7 +114,7 @@ def shard_name(target: ConnectionString, name: str | None) -> str:
 def check_databases(target: ConnectionString, found: Iterable[str], primaries: Mapping[str, str]) -> list[str]:
     """Return the databases that the candidate adds to the cluster.
 
-    Raises OperationFailed if the cluster has a database of the same name, which is on another primary shard.
+    Raises OperationFailed if the cluster already has one of them.
     """
     brought = [name for name in found if name not in DATABASES_OF_EVERY_SHARD]
     for name in brought:

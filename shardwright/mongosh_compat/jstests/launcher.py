@@ -44,7 +44,7 @@ class Launcher:
         return document
 
     def remove(self, directory: Path) -> None:
-        """Stop the clusters in a directory or directly below it, even after the run's end, and remove their files."""
+        """Stop the clusters in or directly below a directory, even after the run was stopped; remove their files."""
         for cluster in [directory, *directory.glob("cluster*")]:
             if (cluster / "cluster.json").exists():
                 subprocess.run(

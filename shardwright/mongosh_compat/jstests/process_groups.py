@@ -50,7 +50,7 @@ class ProcessGroups:
         return status
 
     def stop(self) -> None:
-        """End all processes; each `run` raises."""
+        """End all processes; each `run` raises StoppedError."""
         with self._lock:
             self._is_stopped = True
             running = list(self._running)

@@ -153,7 +153,7 @@ async def _missing(context: RouterContext, sessions: Collection[bytes]) -> set[b
 
 
 async def _keep_on_shards(context: RouterContext, sessions: Collection[bytes]) -> None:
-    """Refresh the sessions that read through this router on the shards.
+    """Refresh on the shards the sessions that read through this router.
 
     A mongod kills the cursors of sessions that were not used on it for too long. But a cursor over several shards may
     read from one shard for hours before it reaches the next. A shard that does not answer gets them at the next

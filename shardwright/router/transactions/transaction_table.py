@@ -79,7 +79,7 @@ class TransactionStatistics:
         self.committed += 1
 
     def document(self, active: int, inactive: int) -> dict[str, Any]:
-        """Build the section ``transactions``, with mongos's fields. ``inactive`` are open ones without a command."""
+        """Build the section ``transactions`` with mongos's fields; inactive transactions run no command now."""
         return {
             "currentOpen": Int64(active + inactive),
             "currentActive": Int64(active),

@@ -202,7 +202,10 @@ class WriteBatch:
 
     @property
     def statement_count(self) -> int:
-        """The number of statements, without cutting a single one out; 0 in a batch that a shard found malformed."""
+        """The number of statements; 0 in a malformed batch, which a shard has refused.
+
+        A single statement is not cut out of the message to count it.
+        """
         sequences = self.request.message.sequences
         if self._statements is None and len(sequences) == 1 and is_one_document(sequences[0].data):
             return 1
