@@ -143,7 +143,7 @@ class ReshardingStore:
         return changed
 
     async def commit(self, operation: ReshardingOperation) -> ReshardingOperation:
-        """Decide: give the collection its new UUID and key, and the request's zones; returns the changed operation."""
+        """Commit the operation: give the collection its new UUID, key and zones; returns the changed operation."""
         committed = replace(operation, state=CoordinatorState.COMMITTING)
         namespace = str(operation.namespace)
         now = await self._catalog.now()

@@ -83,9 +83,9 @@ class ShardSender:
     ) -> ShardReply:
         """Send a request to a member of a shard and read its reply.
 
-        A request that cannot have been executed, or that `may_repeat`, is repeated if the host is gone or not primary
-        any more, up to three times in all. One that `may_repeat` is also sent again if such an error ended the wait for
-        its write concern. mongos does this, and drivers repeat only once.
+        If the host is gone or not primary any more, a request is sent up to three times, unless it may have been
+        executed and must not be repeated. A request that `may_repeat` is also sent again if such an error ended the
+        wait for its write concern. mongos does this, and drivers repeat only once.
 
         Args:
             may_repeat: executing the request twice has the effect of executing it once (reads, retryable writes).

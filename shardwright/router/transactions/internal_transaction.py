@@ -57,8 +57,8 @@ class WriteSessions:
     def borrowed(self) -> Iterator[bytes]:
         """Borrow a session for a block; yields the raw elements of a retryable write in it.
 
-        If the block raises, its session is not reused: a shard may still be executing the write, and the next write in
-        that session would wait for it.
+        If the block raises, its session is not reused: a shard may still be executing the write, which the next write
+        would wait for.
         """
         session, number = self._free.pop() if self._free else (SessionId(uuid4().bytes), 0)
         yield encode_elements({"lsid": session.to_document(), "txnNumber": Int64(number)})
