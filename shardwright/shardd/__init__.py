@@ -1,1 +1,1 @@
-"""The shard daemon: checks versions, admits operations and passes them to the mongod behind it."""
+"""The shard daemon: checks versions, admits operations and forwards them to its mongod."""

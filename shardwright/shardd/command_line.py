@@ -14,7 +14,7 @@ from shardwright.shardd.service import ShardService
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a shard daemon until it is asked to stop; returns the exit code."""
+    """Run a shard daemon until a signal or command stops it; return the exit code."""
     found = process_configuration(SHARDD, arguments, check=check_sidecar_options, parse_parameter=parse_parameter)
     options = ShardOptions.of(found.values, opened_audit_log(SHARDD.name, found.values))
     return run_daemon(

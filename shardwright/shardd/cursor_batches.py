@@ -1,4 +1,4 @@
-"""The next batches of cursors, without what their collections received since the cursors were opened."""
+"""`getMore` on the local mongod, without the ranges that arrived after a cursor was opened."""
 
 from functools import partial
 
@@ -14,8 +14,7 @@ class CursorBatches:
     """Runs ``getMore`` on the local mongod.
 
     Args:
-        shard: the shard daemon.
-        involved_cursors: the cursors that use several collections.
+        involved_cursors: the cursors that read several collections.
     """
 
     def __init__(self, shard: ShardServer, involved_cursors: InvolvedCursors) -> None:
@@ -25,15 +24,15 @@ class CursorBatches:
 
     @may_run_in_reactor
     async def get_more(self, upstream: Upstream, request: Request, *, is_whole: bool = False) -> bytes | None:
-        """The next batch of a cursor, without documents of ranges that were received after it was opened.
+        """Return the next batch of a cursor, without documents of ranges received after it was opened.
 
         Args:
             upstream: the client's connection to mongod.
             request: the ``getMore``.
-            is_whole: whether the reply is needed here, rather than passed on while it arrives.
+            is_whole: whether to return the reply instead of passing it to the client as it arrives.
 
         Raises:
-            CommandError: mongod refuses; QueryPlanKilled, the cursor was ended because of such a range.
+            CommandError: mongod refuses; QueryPlanKilled, such a range ended the cursor.
             BackendError: mongod does not answer.
         """
         former, in_use = self._shard.inherited_cursors, self._context.open_cursors.in_use
@@ -45,7 +44,8 @@ class CursorBatches:
         fenced = self._shard.fenced_cursors
         if in_use.is_held or cursor_id in fenced:
             await in_own_task()
-            while in_use.is_held or fenced.is_being_read(cursor_id):  # either may begin during the wait for the other
+            # Waiting for one may allow the other to begin, so both are checked again.
+            while in_use.is_held or fenced.is_being_read(cursor_id):
                 await in_use.wait_released()
                 await fenced.wait_read(cursor_id)
             fenced.check_reader(cursor_id, request, upstream.user)
@@ -59,13 +59,13 @@ class CursorBatches:
             reply = await self._next_batch(upstream, request, cursor_id, reading, is_whole=is_whole)
         finally:
             reading.end()
-        if fenced.is_substituted(cursor_id):  # since the read began, so the reply may contain hidden documents
+        if fenced.is_substituted(cursor_id):  # substituted during the read: the reply may contain hidden documents
             await in_own_task()
             return await self._next_of_substitute(upstream, request, cursor_id)
         return reply
 
     async def _next_of_substitute(self, upstream: Upstream, request: Request, cursor_id: bytes) -> bytes:
-        """The next batch of the cursor that was opened in place of another one."""
+        """Return the next batch of the cursor opened as a substitute."""
         fenced = self._shard.fenced_cursors
         substitute = await fenced.substitute(upstream, cursor_id)
         self._involved_cursors.observe_substitute(cursor_id, substitute)
@@ -105,9 +105,9 @@ class CursorBatches:
 
 
 class _Reading:
-    """The reading of one batch, from the request until mongod begins to answer: then the batch is complete.
+    """Marks a cursor as in use from the request until mongod starts to reply; the batch is then complete.
 
-    How long a client takes for a long answer is its own affair; nothing may wait for it.
+    A client may take long to receive the reply, and nothing may wait for that.
     """
 
     __slots__ = ("_cursor_id", "_in_use", "_is_over")
@@ -119,7 +119,7 @@ class _Reading:
         in_use.enter(cursor_id)
 
     def end(self) -> None:
-        """The batch is complete, or the command has failed."""
+        """Mark the batch as complete or the command as failed."""
         if not self._is_over:
             self._is_over = True
             self._in_use.exit(self._cursor_id)

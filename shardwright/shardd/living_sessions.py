@@ -1,10 +1,12 @@
-"""Refreshing sessions on this shard's mongod that are used only on other shards.
+"""Refreshes sessions on this shard's mongod that clients use only on other shards.
 
-A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it: it kills the cursors of
-the session and forgets its retryable writes. On a genuine shard, this is the cluster's collection. Here each mongod has
-its own, except for the chunks that its shard owns (docs/sessions.md). So each daemon looks up the
-sessions that its mongod needs in the cluster's collection, and refreshes the living ones on its mongod. The owner of a
-session's chunk has the cluster's document itself.
+A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it.
+It then kills the session's cursors and discards its retryable writes.
+On a genuine shard this collection is the cluster's.
+Here each mongod has a local one, except for the chunks that its shard owns (docs/sessions.md).
+So each daemon looks up the sessions that its mongod needs in the cluster's collection, and refreshes the living ones
+locally.
+The owner of a session's chunk stores the cluster's document itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,14 +32,14 @@ if TYPE_CHECKING:
 logger = get_logger("shardd.sessions")
 
 INTERVAL_SECONDS: Final = 60.0
-"""Less than the interval at which a mongod kills the cursors of ended sessions (``logicalSessionRefreshMillis``)."""
+"""Shorter than the interval at which a mongod kills cursors of ended sessions (``logicalSessionRefreshMillis``)."""
 
 _INTERVALS_BETWEEN_WRITES: Final = 5
-"""Longer, because mongod reads all its sessions for it: a million take a second."""
+"""Writes are checked less often, because mongod reads all its sessions for it, at a million per second."""
 
 _BATCH: Final = 1_000
 _PARTS_OF_LIFE: Final = 3
-"""A session is looked up when a third of its lifetime has passed since its last use on the mongod."""
+"""A session is looked up once a third of its lifetime has passed since its last use on the mongod."""
 
 _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 
@@ -47,7 +49,7 @@ class LivingSessions:
 
     Args:
         context: this shard daemon's context.
-        history: retryable writes that other shards have executed, which expire with their sessions.
+        history: retryable writes executed on other shards; they expire with their sessions.
     """
 
     def __init__(self, context: ShardContext, history: HistoryTable) -> None:
@@ -56,16 +58,16 @@ class LivingSessions:
         self._table: RoutingTable | None = None
 
     async def run(self) -> None:
-        """Refresh them at intervals until cancelled."""
+        """Refresh sessions at intervals until cancelled."""
         for turn in count(1):
             await trio.sleep(INTERVAL_SECONDS)
             await self.keep(with_writes=turn % _INTERVALS_BETWEEN_WRITES == 0)
 
     async def keep(self, *, with_writes: bool = True) -> None:
-        """Refresh them now, as far as the shards that own their documents answer.
+        """Refresh sessions now, as far as the shards that own their documents answer.
 
         Args:
-            with_writes: whether to look up the sessions of writes too, rather than of cursors alone.
+            with_writes: whether to include the sessions of retryable writes, not only of cursors.
         """
         if self._context.identity is None:
             return
@@ -88,13 +90,13 @@ class LivingSessions:
         await self._history.use(living & inherited)
 
     async def _of_cursors(self) -> list[bytes]:
-        """The sessions of idle cursors, each as a raw ``{id, uid}``."""
+        """Return the sessions of idle cursors, each as a raw ``{id, uid}``."""
         cursors = {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}
         pipeline = [cursors, {"$match": {"type": "idleCursor", "lsid.uid": {"$exists": True}}}]
         return await self._listed({"aggregate": 1, "pipeline": [*pipeline, *_sessions_in("$lsid")]}, "admin")
 
     async def _of_writes(self, seconds: float) -> list[bytes]:
-        """Sessions with writes that mongod remembers, but without a use here for some seconds."""
+        """Return sessions that have writes on mongod but were not used here for `seconds`."""
         limit = {"$subtract": ["$$NOW", int(seconds * 1000)]}
         known = {"from": COLLECTION, "localField": "_id", "foreignField": "_id", "as": "known"}
         pipeline = [
@@ -116,7 +118,7 @@ class LivingSessions:
         return float(reply[name]) * 60
 
     async def _living(self, sessions: Iterable[bytes]) -> set[bytes]:
-        """The sessions that have a document in the cluster's collection on another shard."""
+        """Return the sessions that have a document in the cluster's collection on another shard."""
         catalog = await self._context.catalog()
         table = self._table = await catalog.read(read_routing(NAMESPACE, self._table))
         living: set[bytes] = set()
@@ -137,7 +139,7 @@ class LivingSessions:
 
 
 def _sessions_in(field: str) -> list[dict[str, Any]]:
-    """Stages that find the sessions, each once, in fields that may also name one of their transactions."""
+    """Return stages that list each session once; the field may also hold the session of an internal transaction."""
     return [{"$group": {"_id": {"id": f"{field}.id", "uid": f"{field}.uid"}}}]
 
 

@@ -1,4 +1,4 @@
-"""``shardwright-shardd``: the entry point, which is quick to import."""
+"""``shardwright-shardd``: an entry point that imports quickly."""
 
 import sys
 
@@ -6,9 +6,9 @@ from shardwright.daemon.signal_mask import mask_signals
 
 
 def main() -> int:
-    """Run a shard daemon until it is asked to stop; returns the exit code."""
+    """Run a shard daemon until a signal or command stops it; return the exit code."""
     mask_signals()
-    from shardwright.shardd.command_line import run  # takes up to a second, in which a signal would kill the process
+    from shardwright.shardd.command_line import run  # slow; an unmasked signal would kill the process
 
     return run()
 

@@ -1,4 +1,4 @@
-"""The options of a shard daemon."""
+"""Options of a shard daemon."""
 
 import argparse
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from shardwright.daemon.sidecar.options import SidecarOptions
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions(SidecarOptions):
-    """The options of a sidecar and of a shard daemon.
+    """Options of a sidecar and of a shard daemon.
 
     Attributes:
-        parameters: initial values of server parameters, where they differ from the defaults.
+        parameters: initial values of server parameters that differ from the defaults.
     """
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "ShardOptions":
-        """The parsed options; see `SidecarOptions.of`."""
+        """Return the parsed options; see `SidecarOptions.of`."""
         common = SidecarOptions.of(parsed, audit)
         return cls(
             **{each.name: getattr(common, each.name) for each in fields(common)}, parameters=dict(parsed.parameters)

@@ -1,8 +1,9 @@
-"""The shard daemon's passages: operations of routers that are admitted at once and passed on to mongod.
+"""The shard daemon's passages: a fast path for router operations that are admitted at once and forwarded unfiltered.
 
-`VersionedOperations` says that it has merely passed an operation on, without a filter for orphans. Then `learn` keeps
-where its versions are, which are cut out, and by which placement it ran. Whether that still is the placement is looked
-at each time: it is a few attributes. The ordinary way ends what has begun here, if its reply is not the usual one.
+`VersionedOperations` reports each operation that it forwarded without an ownership filter.
+`learn` then records where its sharding fields are, which are cut out, and the placement that admitted it.
+Each use checks that the placement is still current, at the cost of a few attribute reads.
+If mongod's reply is not the usual one, the ordinary path finishes the operation.
 """
 
 from operator import itemgetter
@@ -62,22 +63,20 @@ _INSERT: Final = "insert"
 
 
 class ShardPassage(Passage):
-    """A layout of requests that are admitted to one namespace by one placement.
+    """A layout of requests admitted to one namespace by one placement.
 
-    Places are those in frames with an inserted document at the end.
+    Places are offsets in frames with an inserted document moved to the end.
 
     Attributes:
-        document_in_body: the place of a document in the body; None if there is none.
-        command: the name of the command, for the metrics.
-        is_write: whether it writes; then mongod reports its term.
-        is_retryable: whether it is a retryable write.
-        state: of the namespace.
-        placement: by which the operation ran; it has no orphans.
+        document_in_body: the inserted document, if it is in the body.
+        command: the command name, for the metrics.
+        is_write: whether it writes; mongod's reply then includes its term.
+        placement: the placement that admitted the operation; it has no orphans.
         version: the raw shard version.
-        database: the state of the database, and the raw version of that; None if there is none.
-        must_end: whether the reply is for the ordinary way if it leaves a cursor open, which has no filter.
-        may_be_view: whether what it names has to be known as a collection, since reads of views involve others.
-        common: where the fields of drivers are.
+        database: the database's state and raw version; None if the request has no database version.
+        must_end: whether a reply that leaves a cursor open goes to the ordinary path, because it needs the filter.
+        may_be_view: whether the target must be a known collection, because reads of views involve other namespaces.
+        common: the places of the fields that drivers add.
     """
 
     __slots__ = (
@@ -141,7 +140,7 @@ class ShardPassage(Passage):
         self._removed = removed
 
     def request_for_mongod(self, frame: bytes) -> bytes:
-        """The frame for mongod."""
+        """Return the frame for mongod."""
         removed, end = self._removed, self.body_end
         request = b"".join(
             (
@@ -159,7 +158,7 @@ class ShardPassage(Passage):
         return request if document is None else document.moved_back(request, len(frame) - end)
 
     def grown_bytes(self, frame: bytes, reply: bytes) -> int:
-        """As `shardd.splitting.growth.grown_bytes`."""
+        """Return the bytes written, as `shardd.splitting.growth.grown_bytes`."""
         document = self.document_in_body
         if document is not None:
             return len(frame) - document.bytes_after + 1 - document.length_at
@@ -174,10 +173,7 @@ class ShardPassage(Passage):
 class ShardPassages(DaemonPassages[ShardPassage]):
     """The passages of a shard daemon.
 
-    Under access control, only members of the cluster have any. They send each session with its owner.
-
-    Args:
-        shard: the shard daemon.
+    Under access control only members of the cluster have passages; they send each session with its owner.
 
     Attributes:
         slow_seconds: operations that take longer are logged.
@@ -227,7 +223,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         )
 
     def _is_admitted(self, passage: ShardPassage) -> bool:
-        """Whether the placement is the one by which the passage was learned, and nothing blocks the operation."""
+        """Whether the placement has not changed since the passage was learned, and nothing blocks the operation."""
         state, placement = passage.state, passage.placement
         if (
             state.critical_section is not None
@@ -244,7 +240,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         return version in database.accepted and database.critical_section is None
 
     def _may_use_session(self, passage: ShardPassage, frame: bytes) -> bool:
-        """Whether the session is a client's, and nothing else is known of it that concerns a retryable write."""
+        """Whether the session belongs to a client and no other state affects a retryable write in it."""
         assert passage.common.lsid is not None
         start, end = passage.common.lsid
         if frame.find(RESERVED_ID_START, start, end) >= 0:
@@ -259,7 +255,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         return newest is None or int.from_bytes(frame[at : at + 8], "little", signed=True) > newest
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
-        """See `Passages`."""
+        """Finish an operation on the fast path; see `Passages`."""
         assert isinstance(begun, BegunOperation)
         passage, sidecar = begun.passage, self._context.sidecar
         assert isinstance(passage, ShardPassage)
@@ -294,7 +290,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         return answer
 
     def _may_answer_read(self, begun: BegunOperation) -> bool:
-        """Whether the term has lasted, and no range has arrived during the read."""
+        """Whether the term has lasted and no range arrived during the read."""
         sidecar, term = self._context.sidecar, begun.term
         if begun.operations.is_superseded:
             return False
@@ -309,14 +305,14 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         placement: AdmittedPlacement,
         epoch: int,
     ) -> None:
-        """Keep a passage for an operation that was admitted at once and merely passed on.
+        """Record a passage for an operation that was admitted at once and forwarded unfiltered.
 
         Args:
-            client: who has sent it.
+            client: the router's connection.
             request: the operation.
-            reply: to it.
-            state: of its namespace.
-            placement: by which it ran.
+            reply: mongod's reply.
+            state: the state of its namespace.
+            placement: the placement that admitted it.
             epoch: the number of the epoch in which it began.
         """
         message, fields, permit = request.message, request.fields, client.permit
@@ -350,17 +346,17 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         self._table.add(message.frame, permit, passage)
 
     def _is_known(self, frame: bytes, permit: bytes) -> bool:
-        """Whether there is a passage that was declined only this time, for example because of the session."""
+        """Whether a matching passage exists that was declined only this time, for example because of the session."""
         known = self._table.find(frame, permit)
         return known is not None and self._is_admitted(known)
 
     def _passage_of(
         self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int
     ) -> ShardPassage | None:
-        """The passage of an operation; None if its frame has values in unforeseen places.
+        """Build the passage of an operation; None if its frame has values in unexpected places.
 
         Raises:
-            InvalidBSONError: a part that was passed on without a look is not well-formed.
+            InvalidBSONError: an unvalidated part of the frame is malformed.
         """
         frame, fields = request.message.frame, request.fields
         statements = _STATEMENTS.get(request.name)

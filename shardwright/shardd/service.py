@@ -1,4 +1,4 @@
-"""The shard daemon as `daemon.run` runs it."""
+"""The shard daemon as a service of `daemon.run`."""
 
 from typing import Final
 
@@ -27,11 +27,11 @@ _FORWARDED: Final = (
     *("insert", "killCursors", "listCollections", "listDatabases", "listIndexes", "ping", "renameCollection"),
     *("serverStatus", "splitVector", "update", "validate"),
 )
-"""The commands that are forwarded and counted under their names; all others are counted together."""
+"""Forwarded commands that are counted by name; all others are counted together."""
 
 
 class ShardService(ShardHandler):
-    """A `daemon.run.Daemon`."""
+    """The `daemon.run.Daemon` of a shard."""
 
     shutdown_seconds = SHUTDOWN_SECONDS
 
@@ -61,17 +61,17 @@ class ShardService(ShardHandler):
         return service
 
     def serving(self, server: Server) -> None:
-        """Measure the connections of the server; called before the first client is served."""
+        """Register the server's connection metrics; called before the first client is served."""
         self._server = server
         server.passages = self.passages
         measure_connections(self.metrics, server, self._shard.context.pools)
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment; None if they can."""
+        """The reason why clients cannot be served at the moment; None if they can."""
         return self._shard.context.sidecar.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:
-        """Read certificates again, here and at the mongod.
+        """Reload the certificates of this daemon and of mongod.
 
         Raises:
             CommandError: as `rotate_certificates_of_both`.
@@ -79,7 +79,7 @@ class ShardService(ShardHandler):
         await rotate_certificates_of_both(self._shard.context.sidecar.mongod, message)
 
     def reconfigure(self, reread: Reread) -> tuple[str, ...]:
-        """Apply the options that changed; parameters that were removed keep their values until a restart."""
+        """Apply changed options; return the parameters that were removed, whose values last until a restart."""
         self.slow_seconds = self.passages.slow_seconds = reread.values.slow_ms / 1000
         before, self._given_parameters = self._given_parameters, reread.values.parameters
         for name, value in reread.values.parameters.items():
@@ -88,11 +88,11 @@ class ShardService(ShardHandler):
         return tuple(sorted(before.keys() - reread.values.parameters.keys()))
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Let another member take over, and tell the clients that wait for news."""
+        """Step down in favour of another member, and answer the clients that await topology changes."""
         await self._shard.context.sidecar.begin_shutdown(seconds)
 
     def _close_clients(self) -> None:
-        """Close all client connections, as mongod's were when it failed."""
+        """Close all client connections, because a failing mongod would close its own."""
         if self._server is not None:
             for client in list(self._server.clients):
                 client.scope.cancel()

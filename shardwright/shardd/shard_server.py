@@ -1,4 +1,4 @@
-"""The assembled shard daemon: its context is created first, each component after those that it uses."""
+"""Assembly of the shard daemon: the context first, then each component after its dependencies."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,30 +42,28 @@ class ShardServer:
     """One shard daemon.
 
     Args:
-        options: how it was started.
-        metrics: the daemon's metrics.
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
-        context: what all components share.
+        context: shared by all components.
         fenced_cursors: hides incoming ranges from open cursors.
         inherited_cursors: ends the cursors of an earlier process.
         previews: previews updates that may change a shard key.
-        transactions: the multi-document transactions that are open.
-        history_table: retryable writes that former owners of ranges executed.
+        transactions: the open multi-document transactions.
+        history_table: retryable writes executed by former owners of ranges.
         range_deletions: ranges whose documents are, or may become, orphans.
         migrations: migrations from and to this shard.
         auto_splitter: splits chunks as they grow.
         key_statistics: counts reads and writes by ranges of shard keys.
-        resharding: this shard's parts in resharding operations.
-        coordinators: DDL operations of several steps.
-        renames: this shard's part in renames of sharded collections.
-        transaction_coordinators: commits of transactions on several shards.
-        waiting: operations that wait to be admitted.
-        router_sessions: writes that routers have sent in sessions of their own.
+        resharding: this shard's donors and recipients of resharding operations.
+        coordinators: DDL coordinators.
+        renames: the participant side of renames of sharded collections.
+        transaction_coordinators: two-phase commits coordinated here.
+        waiting: operations that wait for admission.
+        router_sessions: writes that routers sent in their own sessions.
         living_sessions: refreshes sessions that are used only on other shards.
-        components: those components that have commands of their own.
+        components: the components that have commands of their own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What begins and ends with a term: one list of components, each after those that it uses."""
+"""The components of a term as primary, listed so that each begins after its dependencies."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,10 +16,10 @@ logger = get_logger("shardd.terms")
 
 
 class TermComponent(Protocol):
-    """A component that works from step-up to step-down."""
+    """A component that runs from step-up to step-down."""
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Take over from the last primary. Called again in the same term only if it fails.
+        """Take over from the previous primary. Called again in the same term only after a failure.
 
         Args:
             term: the number of the term.
@@ -35,11 +35,7 @@ class TermComponent(Protocol):
 
 
 class TermTask:
-    """A task that runs during each term.
-
-    Args:
-        run: the task.
-    """
+    """A task that runs during each term."""
 
     def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
         self._run = run
@@ -49,21 +45,17 @@ class TermTask:
         nursery.start_soon(self._run)
 
     def end_term(self) -> None:
-        """Do nothing: the task was cancelled with its nursery."""
+        """Do nothing: the nursery has cancelled the task."""
 
 
 class TermRecovery:
-    """A step at the beginning of each term that leaves nothing to end.
-
-    Args:
-        recover: the step.
-    """
+    """A step at the beginning of each term that needs no end."""
 
     def __init__(self, recover: Callable[[int], Awaitable[None]]) -> None:
         self._recover = recover
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Run the step; errors as the step raises them."""
+        """Run the step and propagate its errors."""
         await self._recover(term)
 
     def end_term(self) -> None:
@@ -71,22 +63,18 @@ class TermRecovery:
 
 
 class FencedWrites:
-    """Numbers each term's writes to ``config``, so that mongod refuses them in a later term.
-
-    Args:
-        fence: numbers them.
-    """
+    """Numbers each term's writes to ``config``, so that mongod refuses them in a later term."""
 
     def __init__(self, fence: TermFence) -> None:
         self._fence = fence
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Have mongod refuse writes that were sent in earlier terms; errors as for `TermFence.begin`."""
+        """Make mongod refuse writes of earlier terms; errors as for `TermFence.begin`."""
         await self._fence.begin(term)
         nursery.start_soon(self._fence.keep)
 
     def end_term(self) -> None:
-        """Make writes wait for the beginning of the next term."""
+        """Hold back writes until the next term begins."""
         self._fence.end()
 
 
@@ -95,7 +83,7 @@ class Terms:
 
     Args:
         context: this shard daemon's context.
-        components: the components, in the order in which they begin; they end in reverse order.
+        components: in the order in which they begin; they end in reverse order.
     """
 
     def __init__(self, context: ShardContext, components: Sequence[TermComponent]) -> None:
@@ -111,13 +99,13 @@ class Terms:
             await self._until_done(term, partial(component.begin_term, term, nursery))
 
     def on_step_down(self) -> None:
-        """End the term, and forget the metadata, which the next primary may change."""
+        """End the term and clear the filtering metadata, which the next primary may change."""
         for component in reversed(self._components):
             component.end_term()
         self._context.forget_metadata()
 
     async def _until_done(self, term: int, step: Callable[[], Awaitable[None]]) -> None:
-        """Retry a step until it is done, or the term is over."""
+        """Retry a step until it succeeds or the term ends."""
         await until_done(step, Backoff(first_seconds=0.2, seconds_max=1.0), partial(_log_failure, term))
 
 

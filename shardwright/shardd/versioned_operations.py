@@ -1,6 +1,7 @@
-"""Running operations that carry the placement that their router believes in.
+"""Runs operations that carry a shard version or a database version.
 
-Each waits until the shard can read what it asks for, is counted in if the placement is right, and runs without orphans.
+An operation first waits until the shard can serve its read concern. If its versions match, it is counted and runs
+without orphans.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 logger = get_logger("shardd.operations")
 
 REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
-"""Reads of documents, which can be repeated until they are answered."""
+"""Document reads, which can be repeated before they are answered."""
 
 _OPENING_CURSORS: Final = frozenset({"aggregate", "find"})
 
@@ -63,14 +64,12 @@ class VersionedOperations:
     """Runs operations with a shard version or a database version.
 
     Args:
-        shard: the shard daemon.
-        admission: counts operations in.
-        involved_cursors: remembers the cursors that use several collections.
-        stale_errors: counts the operations that an outdated router sent, by the name of the error.
-        passages: see below.
+        admission: checks versions and counts operations.
+        involved_cursors: records the cursors that read several collections.
+        stale_errors: counts stale-routing errors by name.
 
     Attributes:
-        passages: what was learned of operations that were merely passed on.
+        passages: the fast path for operations that were forwarded unfiltered.
     """
 
     def __init__(
@@ -100,17 +99,17 @@ class VersionedOperations:
         *,
         is_whole: bool = False,
     ) -> bytes | None:
-        """Run an operation, or answer that it was sent by an outdated placement.
+        """Run an operation, or answer with a stale-routing error.
 
         Args:
-            client: who sent it.
+            client: the router's connection.
             upstream: its connection to mongod.
             request: the operation.
             transaction: the transaction that it belongs to.
-            is_whole: whether the whole reply is needed here, rather than passed on while it arrives.
+            is_whole: whether to return the reply instead of passing it to the client as it arrives.
 
         Raises:
-            CommandError: it cannot be run now.
+            CommandError: the operation cannot run now.
             BackendError: mongod does not answer.
         """
         epoch = EPOCH.number
@@ -122,7 +121,7 @@ class VersionedOperations:
             must_report_term = True
             request = without_batch_size(request)
         elif not is_write and (transaction is None or transaction.has_begun):
-            # The read that begins a transaction may do so after it was given up, and after the router's abort.
+            # The read that begins a transaction is not interrupted: it could begin after the router's abort.
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             must_report_term = must_report_term or is_linearizable(request)
@@ -145,14 +144,14 @@ class VersionedOperations:
                 self._stale_errors.add(error.code_name)
                 return self._stale(request, error)
         operations, placement = state.operations, AdmittedPlacement.of(state)
-        # Without an entry of its transaction, a statement is passed on only after mongod has aborted that.
+        # A transaction statement needs its entry in the transaction table, so it never becomes a passage.
         may_be_passage = was_admitted_at_once and AUTOCOMMIT not in request.fields and not is_whole
         is_whole = is_whole or bool(involved)  # for the cursor id in the reply
         exchange = TermExchange(
             self._context.sidecar, upstream, operations, must_report_term=must_report_term, is_whole=is_whole
         )
-        # A write is not cancelled before mongod has answered, even if its client disconnects: a critical section that
-        # waits for it must not continue while it may still be running.
+        # A write is not cancelled before mongod has answered, even if its client disconnects. A critical section that
+        # waits for it must not continue while the write may still be running.
         try:
             reply = await self._run_entered(
                 exchange, state, placement, involved, request, transaction, is_write=is_write
@@ -182,10 +181,10 @@ class VersionedOperations:
         """Run the rest of an operation that a passage has begun.
 
         Args:
-            client: who sent it.
+            client: the router's connection.
             upstream: its connection to mongod.
             request: the operation.
-            begun: the same, as far as it has come.
+            begun: its state so far.
 
         Raises:
             CommandError: as `run`.
@@ -227,7 +226,7 @@ class VersionedOperations:
         is_write: bool,
         has_snapshot: bool = False,
     ) -> bytes | None:
-        """Note what was written; or repeat a read, if it has missed a range (`_read_again`)."""
+        """Update write statistics, or repeat a read that may have missed a range (`_read_again`)."""
         table = placement.table
         if table is not None:
             counter = self._shard.key_statistics.counter
@@ -242,13 +241,14 @@ class VersionedOperations:
 
     @may_run_in_reactor
     async def _wait_for_attempts(self, request: Request, write: bytes | None) -> None:
-        """Wait for the commits of transactions in which a retryable write was executed before.
+        """Wait for the cross-shard commits of transactions that executed a retryable write before.
 
-        mongod answers the write as soon as such a transaction is committed here, when other shards may still be behind.
+        mongod answers the write once such a transaction is committed here, although other shards may not have committed
+        yet.
 
         Args:
             request: the write, or the first statement of another transaction that executes it.
-            write: as `retryable_write_of`; None if mongod keeps no history of its session, or it is another write.
+            write: as `retryable_write_of`; None if it is another write, or mongod keeps no history of its session.
         """
         if write is None:
             return
@@ -268,9 +268,9 @@ class VersionedOperations:
         *,
         is_write: bool,
     ) -> bytes | None:
-        """Run an operation that has just been counted in; the placement of that moment applies to all of it."""
+        """Run an admitted operation; the placement at admission applies until it ends."""
         if involved and is_snapshot_read(request):
-            # Only now it is known what is behind views.
+            # Only admission reveals the namespaces behind views.
             await in_own_task()
             await self._snapshot_reads.wait_decided(request, [each.involved.state.namespace for each in involved])
         has_begun = transaction is not None and transaction.has_begun
@@ -292,7 +292,7 @@ class VersionedOperations:
         if (
             table is not None
             and request.name in _OPENING_CURSORS
-            and AUTOCOMMIT not in request.fields  # nothing can arrive in a snapshot
+            and AUTOCOMMIT not in request.fields  # a snapshot is not affected by migrations
             and (READ_CONCERN not in request.fields or not is_snapshot_read(request))
         ):
             opening = opening_of(request, table.collection.key_pattern)
@@ -317,10 +317,10 @@ class VersionedOperations:
 
     @may_run_in_reactor
     async def _wait_for_read_concern(self, request: Request) -> None:
-        """Wait until this shard can read what a read concern asks for.
+        """Wait until this shard can serve the read concern.
 
-        This precedes the comparison of versions, as on a genuine shard: the placement known here has to be at least as
-        new as the time that the read is after.
+        As on a genuine shard, this precedes the version check. The metadata compared must be at least as new as the
+        ``afterClusterTime``.
         """
         await self._context.sidecar.prepare(request)
         is_primary, is_snapshot = self._context.is_primary, is_snapshot_read(request)
@@ -338,7 +338,7 @@ class VersionedOperations:
     async def _prepare_statement(
         self, transaction: OpenTransaction, state: NamespaceState, placement: AdmittedPlacement, request: Request
     ) -> AdmittedPlacement:
-        """Check that an admitted statement fits the snapshot of its transaction; returns the placement in that."""
+        """Check that an admitted statement fits its transaction's snapshot; return the placement at the snapshot."""
         if not transaction.has_snapshot:
             transaction.note_snapshot(snapshot_time(request))
         table, time = placement.table, transaction.snapshot_time
@@ -346,7 +346,7 @@ class VersionedOperations:
             return placement
         check_not_moved(transaction, state, table, request)
         if READ_CONCERN in request.fields:
-            return placement  # if it reads at a time, `_run_admitted` replaces the filter
+            return placement  # for a read at a time, `_run_admitted` replaces the filter
         if time is not None:
             await in_own_task()
             orphans = await ownership_at(self._shard.range_deletions, table, state.shard, time)
@@ -374,17 +374,17 @@ class VersionedOperations:
         *,
         has_snapshot: bool,
     ) -> bytes | None:
-        """Repeat a read with a filter, because a range may have been received while it was running.
+        """Repeat a read with a filter, because a range may have arrived during it.
 
-        If the collection was renamed during the read, the router has to send it again, to all shards.
+        If the collection was renamed during the read, the router must send it again to all shards.
 
         Args:
             exchange: the read's exchange with mongod.
-            state: the collection's state when the read was admitted.
-            placement: the placement by which it ran.
+            state: the collection's state at admission.
+            placement: the placement at admission.
             request: the read.
-            frame: the reply, which is replaced.
-            has_snapshot: it belongs to a transaction that had a snapshot before, in which nothing arrives.
+            frame: the reply to replace.
+            has_snapshot: whether its transaction already had a snapshot, which migrations do not affect.
         """
         await in_own_task()
         name, table, orphans = state.namespace, placement.table, placement.orphans
@@ -428,9 +428,9 @@ class VersionedOperations:
         request: Request,
         reply: bytes | None,
     ) -> tuple[bytes | None, AdmittedPlacement]:
-        """Run a read with the complete filter; returns its reply, and what it ran by.
+        """Run a read with the complete filter; return its reply and the placement used.
 
-        A reply to the read without the filter is the result unless it leaves a cursor open that needs it.
+        A reply without the filter is the result, unless it leaves open a cursor that needs the filter.
         """
         table = placement.table
         assert table is not None

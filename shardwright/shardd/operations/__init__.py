@@ -1,5 +1,5 @@
-"""Client operations on their way to mongod: admission, and what mongod cannot do because it knows no sharding.
+"""Client operations before they reach mongod: admission, and sharded operations that mongod cannot do alone.
 
-Owns the checks and changes that are made before a request is forwarded.
+Owns the checks and changes made before a request is forwarded.
 May import `context`, `exchange`, `metadata`, `session_history`, `shard_key_updates` and `transactions`.
 """

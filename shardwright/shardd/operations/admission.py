@@ -1,12 +1,13 @@
-"""Admitting versioned operations: comparing versions, waiting for critical sections, and counting operations.
+"""Admission of versioned operations: version checks, waits for critical sections, and operation counts.
 
-Nearly every operation takes the path of `try_admit`, two look-ups and a comparison of bytes. `admit` is for the rest:
-it finds out what does not match, refreshes if this shard may be the stale side, and waits as long as the operation's
-``maxTimeMS`` allows.
+Nearly every operation is admitted by `try_admit`, with two look-ups and a comparison of bytes.
+`admit` handles the rest. It finds the mismatch, refreshes if this shard may be stale, and waits within the operation's
+``maxTimeMS``.
 
-An operation that involves several namespaces is admitted to all of them at once: while any of them has a critical
-section that blocks it, it waits without being counted anywhere; then it is counted in all of them without a checkpoint
-in between. So operations and critical sections cannot deadlock.
+An operation that involves several namespaces is admitted to all of them at once.
+It waits uncounted while any of them has a critical section that blocks it, and is then counted in all without a
+checkpoint in between.
+So operations and critical sections cannot deadlock.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,17 +42,16 @@ if TYPE_CHECKING:
 
 
 class BegunOperation(Begun):
-    """An operation that was counted in.
+    """An admitted operation that a passage has sent.
 
     Attributes:
-        request_frame: the frame of the router.
-        term: of the mongod when the operation was admitted.
-        state: of its namespace.
+        request_frame: the router's frame.
+        term: mongod's term at admission.
+        state: the state of its namespace.
         operations: the generation in which it was counted.
-        placement: by which it runs.
-        passage: what has begun it.
-        is_write: whether it writes.
-        must_end: whether it needs the complete filter if its first batch leaves a cursor open.
+        placement: the placement at admission.
+        passage: the passage that began it.
+        must_end: whether an open cursor after the first batch requires the complete filter.
     """
 
     __slots__ = ("is_write", "must_end", "operations", "passage", "placement", "request_frame", "state", "term")
@@ -81,7 +81,7 @@ class BegunOperation(Begun):
         self.must_end = must_end
 
     def give_up(self) -> None:
-        """See `Begun`; the operation is counted out."""
+        """Count the operation out; see `Begun`."""
         super().give_up()
         self.state.exit(self.operations, is_write=self.is_write)
 
@@ -110,7 +110,7 @@ _READS: Final = frozenset(
     }
 )
 NAMED_IN_FULL: Final = frozenset({"dataSize", "datasize", "splitVector"})
-"""Versioned commands whose argument is ``db.collection`` rather than a collection of the command's database."""
+"""Versioned commands whose argument is ``db.collection`` instead of a collection name."""
 
 _FILE_MD5: Final = "filemd5"
 _NAMED_OTHERWISE: Final = NAMED_IN_FULL | {_FILE_MD5}
@@ -119,15 +119,15 @@ _FILTERED_READS: Final = frozenset({"find", "aggregate", "count", "distinct"})
 
 
 def is_read(request: Request) -> bool:
-    """Whether an operation only reads: then the first phase of a critical section does not block it."""
+    """Whether an operation only reads, so that the first phase of a critical section does not block it."""
     return request.name in _READS
 
 
 def namespace_of(request: Request) -> str:
-    """The namespace of a versioned command; just the database if it names no collection."""
+    """Return the namespace of a versioned command; only the database if it names no collection."""
     body = request.body
     kind, _, start, end = next(iter(request.fields.values()))
-    if kind == OBJECT:  # explain: the explained command's
+    if kind == OBJECT:  # explain: use the explained command
         _, (kind, _, start, end) = next(iter(spans(body, start)), (b"", (0, 0, 0, 0)))
     if kind != STRING:
         return _chunks_of_file(request) if request.name == _FILE_MD5 else request.db
@@ -138,20 +138,20 @@ def namespace_of(request: Request) -> str:
 
 
 def _chunks_of_file(request: Request) -> str:
-    """The collection of a ``filemd5``, whose first argument is the ``_id`` of a file in GridFS."""
+    """Return the chunks collection of a ``filemd5``, whose first argument is the ``_id`` of a GridFS file."""
     return f"{request.db}.{request.get(b'root', 'fs')}.chunks"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operation's admission to a further namespace besides its own."""
+    """Admission of an operation to a further namespace besides its own."""
 
     involved: InvolvedNamespace
     operations: OperationGeneration
 
     @classmethod
     def to(cls, involved: InvolvedNamespace, transaction: OpenTransaction | None = None) -> "Entry":
-        """Count the operation and its transaction in; the caller has checked that no critical section blocks it."""
+        """Count the operation and its transaction; the caller has checked that no critical section blocks it."""
         entry = cls(involved, involved.state.operations)
         involved.state.enter(is_write=involved.is_written)
         if transaction is not None:
@@ -164,18 +164,16 @@ class Entry:
 
 
 class Admission:
-    """Compares the versions of operations with what the shard knows.
+    """Compares the versions of operations with the shard's metadata.
 
     Args:
         namespace: returns the state of a namespace.
         database: returns the state of a database.
         refresher: refreshes states.
         gate: closed until the critical sections of former primaries have been recovered.
-        involvements: finds out which further namespaces an operation involves.
-        certainty: whether the remembered state belongs to mongod's current role.
-
-    Attributes:
-        waiting: the operations that wait.
+        involvements: finds the further namespaces of an operation.
+        certainty: whether the cached state belongs to mongod's current role.
+        waiting: registers operations that wait.
     """
 
     def __init__(
@@ -199,7 +197,7 @@ class Admission:
     def try_admit(
         self, request: Request, transaction: OpenTransaction | None = None, *, is_write: bool
     ) -> NamespaceState | None:
-        """Admit an operation if nothing stands in its way; returns the namespace's state, or None if `admit` has to."""
+        """Admit an operation if nothing blocks it; return the namespace's state, or None if `admit` is needed."""
         if not self._certainty.is_certain:
             return None
         body, fields = request.body, request.fields
@@ -234,18 +232,19 @@ class Admission:
 
         Args:
             request: the operation.
-            transaction: the transaction that it is a statement of.
+            transaction: the transaction of a statement.
             is_write: whether it writes.
 
         Returns:
-            The namespace's state, and an entry for each further namespace that the operation involves.
+            The namespace's state, and an entry for each further namespace of the operation.
 
         Raises:
             StaleError: the versions do not match.
-            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout, waiting took too long; Interrupted, it or
-                its session was killed; TypeMismatch, a version is malformed; NotWritablePrimary, a write on a
-                secondary; CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported, not all that is involved
-                is on this shard; and whatever a refresh raises.
+            CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout: the wait took too long. Interrupted: the
+                operation or its session was killed. TypeMismatch: a version is malformed. NotWritablePrimary: a write
+                on a
+                secondary. CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported: a namespace is not on this
+                shard. Errors of a refresh are propagated.
             BackendError: mongod does not answer.
         """
         await in_own_task()
@@ -277,14 +276,14 @@ class Admission:
                 return [Entry.to(each) for each in namespaces]
 
     async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
-        """Refresh the namespace or database that does not match, unless that has been done or would be useless.
+        """Refresh the stale namespace or database, once per operation.
 
         Args:
-            error: names what does not match.
-            refreshed: what has already been refreshed for the operation.
+            error: names the subject that does not match.
+            refreshed: the subjects already refreshed for the operation.
 
         Raises:
-            StaleError: the given one, if it is the router that has to refresh.
+            StaleError: the given error, if the router has to refresh.
         """
         stale = error.subject
         if not error.may_shard_be_stale or stale in refreshed:
@@ -302,7 +301,7 @@ class Admission:
         involvement = Involvement.none()
         refreshed: set[str] = set()
         while True:
-            # A change of role may end a wait in vain; then everything is checked again.
+            # A change of role may interrupt a wait; then everything is checked again.
             with self._certainty.while_role_lasts():
                 if not self._certainty.is_certain:
                     await self._certainty.wait_certain()
@@ -342,10 +341,10 @@ class Admission:
         *,
         is_write: bool,
     ) -> CriticalSection | None:
-        """A critical section that the operation has to wait for, if there is one.
+        """Return a critical section that blocks the operation, if there is one.
 
-        Critical sections wait for the transactions that are inside the namespace, and so block none of these. To all
-        others their statements are as writes, because a critical section will have to wait for them.
+        A critical section waits for the transactions that are inside the namespace, so it must not block them.
+        Statements of other transactions count as writes, because a critical section would have to wait for them.
         """
         sections: list[CriticalSection | None] = []
         if transaction is None or not transaction.is_inside(state):
@@ -370,10 +369,10 @@ class Admission:
 
 
 async def _wait_released(section: CriticalSection, transaction: OpenTransaction | None, namespace: str) -> None:
-    """Wait until a critical section is over; in a transaction not for ever.
+    """Wait until a critical section ends; in a transaction for a limited time.
 
-    The change that holds the section may be waiting on another shard for the same transaction, which is inside the
-    collection there. MongoDB limits the wait for that reason (``metadataRefreshInTransactionMaxWaitBehindCritSecMS``).
+    The DDL operation that holds the section may be waiting on another shard for the same transaction.
+    MongoDB limits the wait for that reason (``metadataRefreshInTransactionMaxWaitBehindCritSecMS``).
 
     Raises:
         CommandError: LockTimeout, a statement of a transaction has waited for too long.
@@ -390,7 +389,7 @@ async def _wait_released(section: CriticalSection, transaction: OpenTransaction 
 def _section_of_any(
     namespaces: Sequence[InvolvedNamespace], transaction: OpenTransaction | None
 ) -> CriticalSection | None:
-    """A critical section that blocks the operation on one of the further namespaces, if there is one."""
+    """Return a critical section of a further namespace that blocks the operation, if there is one."""
     for involved in namespaces:
         if transaction is not None and transaction.is_inside(involved.state):
             continue
@@ -401,7 +400,7 @@ def _section_of_any(
 
 
 def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:
-    """Refuse a read of a sharded collection that was not routed by a shard version."""
+    """Refuse a read of a sharded collection that carries no shard version."""
     if shard_version is None:
         raise CommandError(
             NO_SHARD_VERSION, "getOwnershipFilter called by operation that doesn't specify shard version"

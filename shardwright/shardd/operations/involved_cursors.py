@@ -1,8 +1,10 @@
-"""Cursors that read further namespaces besides their own: each batch is a read of all of them.
+"""Cursors that read further namespaces besides their own: each batch counts as a read of all of them.
 
-A ``getMore`` carries no version. For a cursor on one collection that is harmless: it continues with the documents that
-it began with. But a pipeline opens its other collections by name again for each document, and would miss what has moved
-to other shards since. So their versions are checked before each batch, and they count as being read during it.
+A ``getMore`` carries no version.
+A cursor on one collection does not need one, because it continues with the documents that it began with.
+But a pipeline opens its other collections again for each document, and would miss documents that have moved to other
+shards.
+So the versions of these collections are checked before each batch, and the batch is counted as a read of them.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -27,20 +29,21 @@ if TYPE_CHECKING:
 logger = get_logger("shardd.operations")
 
 _FORGOTTEN_AT_FIRST: Final = 1_000
-"""With so many cursors, those that have ended are forgotten; then again whenever twice as many are known as remained.
+"""Number of cursors at which ended ones are discarded; after that, whenever twice the remaining number is reached.
 
-mongod does not announce that it ends a cursor, and a client may kill one. None that is open may be forgotten: its next
-batches would silently miss what has moved."""
+mongod does not announce that it ends a cursor, and a client may kill one. An open cursor must never be discarded: its
+next batches would silently miss documents that have moved.
+"""
 
 StillOpen = Callable[[Collection[bytes]], Awaitable[set[bytes]]]
 
 
 class InvolvedCursors:
-    """The open cursors of this kind.
+    """The open cursors that read further namespaces.
 
     Args:
         admission: checks the namespaces.
-        still_open: returns which of some cursors are open, by their raw ids (`OpenCursors.still_open`).
+        still_open: returns the open ones among raw cursor ids (`OpenCursors.still_open`).
     """
 
     def __init__(self, admission: Admission, still_open: StillOpen) -> None:
@@ -51,17 +54,17 @@ class InvolvedCursors:
 
     @may_run_in_reactor
     async def observe(self, reply: bytes | None, entries: Sequence[Entry]) -> None:
-        """Remember the cursor that an operation has opened, if any."""
+        """Record the cursor that an operation has opened, if any."""
         cursor_id = _cursor_id(reply)
         if cursor_id:
-            # The router's versions no longer matter: from now on they only have to be unsharded and on this shard.
+            # The router's versions no longer matter: the namespaces now only have to be unsharded and on this shard.
             self._namespaces[cursor_id] = tuple(replace(entry.involved, received=None, view=None) for entry in entries)
             if len(self._namespaces) >= self._forget_at:
                 await in_own_task()
                 await self._forget_ended()
 
     def find(self, request: Request) -> int:
-        """The id of the cursor that a request reads, if it is one of these; else 0."""
+        """Return the id of the cursor that a request reads if it is recorded here, else 0."""
         if not self._namespaces or request.name != "getMore":
             return 0
         span = request.fields[b"getMore"]
@@ -69,7 +72,7 @@ class InvolvedCursors:
         return cursor_id if cursor_id in self._namespaces else 0
 
     def observe_substitute(self, cursor_id: bytes, substitute: bytes) -> None:
-        """Remember the cursor that is read in place of another one, given by their raw ids."""
+        """Record the substitute of a recorded cursor; both are raw ids."""
         known = self._namespaces.get(int.from_bytes(cursor_id, "little", signed=True))
         if known is not None:
             self._namespaces[int.from_bytes(substitute, "little", signed=True)] = known
@@ -79,8 +82,8 @@ class InvolvedCursors:
         """Check the further namespaces and forward a ``getMore``.
 
         Raises:
-            CommandError: QueryPlanKilled, a namespace has been sharded or has moved to another shard since; the cursor
-                is closed.
+            CommandError: QueryPlanKilled, a namespace has been sharded or has moved to another shard. The cursor is
+                closed.
             BackendError: mongod does not answer.
         """
         await in_own_task()
@@ -102,7 +105,7 @@ class InvolvedCursors:
 
     async def _forget_ended(self) -> None:
         known = {each.to_bytes(8, "little", signed=True): each for each in self._namespaces}
-        self._forget_at = 2 * len(known)  # until it is known how many remain, if mongod tells
+        self._forget_at = 2 * len(known)  # if the number that remains cannot be determined
         try:
             still_open = await self._still_open(known)
         except (BackendError, CommandError) as error:
@@ -119,7 +122,7 @@ class InvolvedCursors:
 
 
 def _cursor_id(reply: bytes | None) -> int:
-    """The id of the open cursor in a reply, 0 if there is none."""
+    """Return the id of the open cursor in a reply, or 0."""
     if reply is None:
         return 0
     body = OpMsg(reply).body

@@ -1,8 +1,9 @@
-"""The namespaces that an operation involves besides its own: those named in its pipeline, and those behind views.
+"""The further namespaces of an operation: those named in its pipeline, and those behind views.
 
-Our router sends the versions of those named in the pipeline. Those behind a view, whose definition only this shard
-knows, come without versions, as do all of them from a genuine router: this shard then checks by itself that they are
-unsharded and live here.
+Our router sends versions for the namespaces named in the pipeline.
+It cannot send them for namespaces behind a view, because only this shard has the definition. A genuine router sends
+none at all.
+Without versions, this shard checks by itself that the namespaces are unsharded and live here.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ _MERGE_CURSORS: Final = b"$mergeCursors"
 
 
 def merges_cursors(request: Request) -> bool:
-    """Whether a request is an ``aggregate`` that begins with ``$mergeCursors``; it reads none of its own namespace."""
+    """Whether a request is an ``aggregate`` that begins with ``$mergeCursors``; it does not read its own namespace."""
     if request.name != "aggregate" or _MERGE_CURSORS not in request.body:
         return False
     return _MERGE_CURSORS in first_stage_names(request)
@@ -58,14 +59,14 @@ def is_writing(request: Request) -> bool:
 
 
 def without_batch_size(request: Request) -> Request:
-    """The same ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
+    """Return the ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
 
-    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version. Other
-    sizes do not matter, since there are no results.
+    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version.
+    Other sizes do not matter, since there are no results.
     """
     span = request.fields.get(b"cursor")
     if span is None or span[0] != OBJECT:
-        return request  # malformed, which mongod reports
+        return request  # malformed: mongod reports it
     message = request.message
     body = with_value(request.body, span, _NO_BATCH_SIZE)
     return Request(OpMsg(op_msg(body, request_id=message.request_id, flags=message.flags & ~CHECKSUM_PRESENT)))
@@ -79,7 +80,7 @@ _ON_BUCKETS: Final = frozenset(
         *("collStats", "collstats"),
     }
 )
-"""What mongod does with the buckets if it is asked to do it with a time-series collection, apart from reads."""
+"""Commands apart from reads that mongod redirects from a time-series collection to its buckets."""
 
 _WRITES_TO_BUCKETS: Final = _ON_BUCKETS - {"listIndexes", "collStats", "collstats"}
 
@@ -95,9 +96,9 @@ class InvolvedNamespace:
         database: the state of its database.
         is_written: whether the operation writes to it.
         received: its versions in the command; None if the router sent none.
-        view: the view that the operation reads, if the namespace is involved only through that.
-        is_addressed: it holds the buckets of the time-series collection that the operation names. The router would name
-            the buckets if it knew that they are sharded, so it takes them to be unsharded.
+        view: the view that the operation reads, if the namespace is involved only through a view.
+        is_addressed: whether it holds the buckets of the time-series collection that the operation names. The router
+            would name sharded buckets directly, so it assumes that these are unsharded.
     """
 
     state: NamespaceState
@@ -108,16 +109,17 @@ class InvolvedNamespace:
     is_addressed: bool = False
 
     def check(self, body: bytes, shard: str) -> None:
-        """Check that it matches the router's versions, is unsharded, and is on this shard.
+        """Check that the namespace matches the router's versions, is unsharded, and is on this shard.
 
         Args:
             body: the command.
-            shard: id of this shard.
+            shard: the id of this shard.
 
         Raises:
-            StaleError: a version does not match, or the namespace is unknown and has to be refreshed.
-            CommandError: it is not on this shard alone: CommandOnShardedViewNotSupportedOnMongod if the router can
-                resolve the view, else CommandNotSupported, with the namespace if the router can join it.
+            StaleError: a version does not match, or the namespace is unknown and needs a refresh.
+            CommandError: the namespace is not on this shard alone. CommandOnShardedViewNotSupportedOnMongod if the
+                router
+                can resolve the view; else CommandNotSupported, with the namespace if the router can join it.
         """
         self._check_versions(body)
         if self.state.table is not None:
@@ -155,8 +157,7 @@ class Involvement:
     """All further namespaces of an operation.
 
     Attributes:
-        namespaces: the namespaces that it reads or writes besides its own.
-        view_generation: the generation of the view definitions that this was derived from.
+        view_generation: the generation of the view definitions used to find them.
     """
 
     namespaces: tuple[InvolvedNamespace, ...]
@@ -169,7 +170,7 @@ class Involvement:
 
     @property
     def writes(self) -> bool:
-        """Whether the operation writes to any of them."""
+        """Whether the operation writes to any of the namespaces."""
         return any(each.is_written for each in self.namespaces)
 
 
@@ -178,7 +179,7 @@ _NONE: Final[Mapping[str, Received]] = {}
 
 
 class InvolvementFinder:
-    """Finds out which namespaces operations involve.
+    """Finds the further namespaces of operations.
 
     Args:
         namespace: returns the state of a namespace.
@@ -200,7 +201,7 @@ class InvolvementFinder:
         self._views = views
 
     def is_needed(self, request: Request, state: NamespaceState) -> bool:
-        """Whether an operation on a namespace may involve others; mostly decided without reading the command.
+        """Whether an operation on a namespace may involve others; usually decided without reading the command.
 
         Any operation on a time-series collection involves its buckets.
         """
@@ -214,7 +215,7 @@ class InvolvementFinder:
         return name in _WITH_PIPELINE and may_involve_others(request.body)
 
     def is_current(self, involvement: Involvement) -> bool:
-        """Whether no view has changed since it was determined."""
+        """Whether no view has changed since the involvement was determined."""
         return involvement.view_generation == self._views.generation
 
     async def check_collation(self, request: Request, state: NamespaceState) -> None:
@@ -231,7 +232,7 @@ class InvolvementFinder:
             await self._views.check_collation(Namespace.parse(state.namespace), decode_value(body, span))
 
     async def find(self, request: Request, state: NamespaceState) -> Involvement:
-        """The further namespaces of an operation on a namespace.
+        """Return the further namespaces of an operation on a namespace.
 
         Raises:
             CommandError: InvalidBSON, Overflow, TypeMismatch or FailedToParse, the command is malformed; or a view or a
@@ -251,7 +252,7 @@ class InvolvementFinder:
             for name in view.involved:
                 await self._add(found, name, view=view)
         for name, is_written in named_namespaces(request).items():
-            # A written namespace is not a view, or mongod refuses.
+            # mongod refuses to write to a view.
             await self._add(found, name, received.get(name), is_written=is_written)
         await self._add_below(found)
         return Involvement(tuple(found.values()), generation)
@@ -261,7 +262,7 @@ class InvolvementFinder:
         return None if is_plain else await self._views.resolve(state.namespace)
 
     async def _add_below(self, found: dict[str, InvolvedNamespace]) -> None:
-        """Add the namespaces behind those that are views themselves."""
+        """Add the namespaces behind the namespaces that are views themselves."""
         waiting = [each for each in found.values() if not each.is_written]
         while waiting:
             above = waiting.pop()
@@ -295,7 +296,7 @@ class InvolvementFinder:
 
 
 def named_namespaces(request: Request) -> Mapping[str, bool]:
-    """The namespaces named in a command's pipeline, and whether it writes to them; an explain writes to none."""
+    """Return the namespaces in a command's pipeline, and whether it writes to each; an explain writes to none."""
     body = request.body
     if request.name not in _WITH_PIPELINE or not may_involve_others(body):
         return {}

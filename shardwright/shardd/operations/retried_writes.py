@@ -1,8 +1,9 @@
-"""Retried writes of sessions that migrated in: statements that other shards executed are answered, the rest forwarded.
+"""Retried writes of migrated sessions: statements executed on other shards are answered, the rest forwarded.
 
-mongod does not know about those statements. So for such sessions this does what mongod's session catalog does for all
-others: it refuses older transaction numbers, executes each statement of the newest one once, and lets newer ones pass.
-That applies to writes that a router executes in a transaction as well: its retry may come after the range has moved.
+mongod has no record of statements that other shards executed.
+For their sessions, this module does the work of mongod's session catalog.
+It refuses older transaction numbers, executes each statement of the newest one once, and forwards newer ones.
+This includes writes that a router executes in a transaction, whose retry may come after the range has moved.
 """
 
 from base64 import b64encode
@@ -48,9 +49,10 @@ _OF_TRANSACTION: Final = (_LSID, TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION, b"re
 
 
 def write_of(request: Request) -> SessionWrite | None:
-    """The retryable write, None if the request is not a part of one.
+    """Return the retryable write of a request; None if it is not part of one.
 
-    A statement of a transaction is part of one if it has an id, and the transaction's session derives from a write.
+    A transaction statement belongs to a write if it has a statement id and its session is the child of a write's
+    session.
     """
     fields = request.fields
     number = request.get(TXN_NUMBER)
@@ -66,11 +68,11 @@ def write_of(request: Request) -> SessionWrite | None:
 
 
 def statement_ids(request: Request, count: int) -> list[int] | None:
-    """The id of each statement; None if the client's ids are inconsistent.
+    """Return the id of each statement; None if the client's ids are inconsistent.
 
     Args:
         request: an ``insert``, ``update`` or ``delete``.
-        count: how many statements it has.
+        count: the number of its statements.
     """
     explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
     if explicit is None:
@@ -81,7 +83,7 @@ def statement_ids(request: Request, count: int) -> list[int] | None:
 
 
 def with_statements(request: Request, statements: list[bytes], ids: list[int], positions: list[int]) -> Request:
-    """The request with only the statements at some positions, which keep their ids."""
+    """Return the request with only the statements at `positions`, which keep their ids."""
     field = STATEMENTS[request.name]
     body = append(
         without(request.body, {field, b"stmtId", b"stmtIds"}),
@@ -92,7 +94,7 @@ def with_statements(request: Request, statements: list[bytes], ids: list[int], p
 
 
 def beginning_of_transaction(request: Request) -> Request | None:
-    """What begins the transaction of a statement that is not executed; None if none has to begin."""
+    """Return a request that begins the transaction of an unexecuted statement; None if it begins no transaction."""
     if START_TRANSACTION not in request.fields:
         return None
     body, fields = request.body, request.fields
@@ -103,7 +105,7 @@ def beginning_of_transaction(request: Request) -> Request | None:
 
 
 def _has_statement_id(request: Request) -> bool:
-    """Whether a statement has an id: negative ones stand for none."""
+    """Whether a statement has an id; negative ids stand for none."""
     ids = request.get(b"stmtIds", ())
     first = request.get(b"stmtId", -1)
     return any(isinstance(each, int) and each >= 0 for each in (*(ids if isinstance(ids, list) else ()), first))
@@ -115,18 +117,18 @@ Run = Callable[[Request], Awaitable[bytes | None]]
 async def answer_retried_write(
     mongod: LocalMongod, table: HistoryTable, request: Request, write: SessionWrite, run: Run
 ) -> bytes | None:
-    """The frame of the reply to a write that other shards have executed wholly or partly, None for other writes.
+    """Return the reply frame of a write that other shards have executed wholly or partly, None for other writes.
 
     Args:
         mongod: the local mongod.
         table: the statements that other shards have executed.
         request: the command.
-        write: what `maybe_retried_write` says of it.
-        run: runs a request in its place and returns the frame of the reply.
+        write: the result of `maybe_retried_write`.
+        run: runs a replacement request and returns the reply frame.
 
     Raises:
         CommandError: IncompleteTransactionHistory, it is unknown whether a statement was executed; or the request does
-            not match what was executed.
+            not match the executed statement.
     """
     if await _has_newer_write(mongod, write):
         return None
@@ -143,7 +145,7 @@ async def answer_retried_write(
     statements = request.documents(STATEMENTS[request.name])
     ids = statement_ids(request, len(statements))
     if ids is None:
-        return None  # malformed, which mongod reports
+        return None  # malformed: mongod reports it
     known = {position: executed[each] for position, each in enumerate(ids) if each in executed}
     positions = [position for position in range(len(ids)) if position not in known]
     if positions:
@@ -164,7 +166,7 @@ async def answer_retried_write(
 
 
 def maybe_retried_write(table: HistoryTable, request: Request) -> SessionWrite | None:
-    """The retryable write of a command, if it is the newest one of its session that other shards have executed.
+    """Return the retryable write of a command, if it is the newest of its session that other shards have executed.
 
     Args:
         table: the statements that other shards have executed.
@@ -187,9 +189,9 @@ def maybe_retried_write(table: HistoryTable, request: Request) -> SessionWrite |
 
 
 async def _begin_transaction(request: Request, run: Run) -> bytes | None:
-    """Have mongod begin the transaction of a statement that is answered without it; the reply if it fails.
+    """Begin the transaction of a statement that is answered without mongod; return the reply if that fails.
 
-    The commit follows, and mongod would not know the transaction.
+    Otherwise mongod would refuse the commit of an unknown transaction.
     """
     beginning = beginning_of_transaction(request)
     if beginning is None:
@@ -200,7 +202,7 @@ async def _begin_transaction(request: Request, run: Run) -> bytes | None:
 
 
 async def _has_newer_write(mongod: LocalMongod, write: SessionWrite) -> bool:
-    """Whether the local mongod knows a newer write of the session, and so refuses this one by itself."""
+    """Whether the local mongod has a newer write of the session, and so refuses this one itself."""
     newer = {"_id": raw_document(write.lsid), "txnNum": {"$gt": Int64(write.txn_number)}}
     find = {"find": "transactions", "filter": newer, "limit": 1, "singleBatch": True}
     reply = await mongod.command("config", find)
@@ -227,7 +229,7 @@ async def _answer(mongod: LocalMongod, request: Request, reply: dict[str, Any]) 
 
 
 def _session_text(lsid: bytes) -> str:
-    """A session as mongod's messages show it."""
+    """Format a session as in mongod's messages."""
     fields = index(lsid)
     session: dict[str, Any] = decode_document(lsid)
     user = lsid[fields[b"uid"][3] - 32 : fields[b"uid"][3]]

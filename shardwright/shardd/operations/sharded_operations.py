@@ -1,15 +1,16 @@
-"""Operations and indexes of sharded collections, in which a mongod does not do what it does not know to be needed.
+"""Operations and indexes of sharded collections that a mongod cannot handle correctly without sharding metadata.
 
-Each function is called after an operation has been admitted. It returns the frame of the reply, or None if the request
-is to be forwarded like any other.
+Each function is called after an operation has been admitted.
+It returns the reply frame, or None if the request is to be forwarded like any other.
 
-mongod counts measurements only where it knows that the statement is about them, and then takes no filter for orphans
-(see `orphans.filtered_commands`). So they are counted beside each statement, just before it: what others insert in
-between is changed or removed with its bucket, but not counted. Of an update that changes only some of the buckets that
-match, ``nModified`` is the number of these buckets.
+mongod counts measurements only where a statement addresses them, and such a statement accepts no ownership filter (see
+`orphans.filtered_commands`).
+So the measurements of each statement are counted just before it.
+Measurements inserted in between are changed or removed with their bucket, but not counted.
+If an update changes only some of the matching buckets, ``nModified`` is the number of these buckets.
 
-While a database is copied to another shard, collections that an insert or an ``$out`` creates are copied too; explicit
-changes are refused, as in MongoDB.
+While a database is copied to another shard, collections that an insert or an ``$out`` creates are copied too.
+Explicit changes are refused, as in MongoDB.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -71,12 +72,12 @@ class ShardedOperation:
 
     @property
     def namespace(self) -> Namespace:
-        """Its collection."""
+        """The collection."""
         return Namespace.parse(self.state.namespace)
 
     @property
     def default_collation(self) -> Mapping[str, Any] | None:
-        """The collation of operations that name none."""
+        """The collation of operations that specify none."""
         return self.table.collection.default_collation
 
 
@@ -90,7 +91,7 @@ async def update(operation: ShardedOperation) -> bytes | None:
         fields = index(statement)
         query, modification = fields.get(b"q"), fields.get(b"u")
         if query is None or modification is None or query[0] != OBJECT:
-            return None  # malformed, which mongod reports
+            return None  # malformed: mongod reports it
         collated = is_collated(statement, fields.get(b"collation"), operation.default_collation)
         if may_change_shard_key(statement[query[2] : query[3]], statement, modification, pattern, is_collated=collated):
             await in_own_task()
@@ -104,7 +105,7 @@ async def find_and_modify(operation: ShardedOperation) -> bytes | None:
     request, pattern = operation.request, operation.mutable_key
     modification = request.fields.get(b"update")
     if pattern is None or modification is None or request.get(b"remove"):
-        return None  # nor may one remove and update, which mongod reports
+        return None  # mongod reports a command that has both remove and update
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
     collated = is_collated(request.body, request.fields.get(b"collation"), operation.default_collation)
     if not may_change_shard_key(query, request.body, modification, pattern, is_collated=collated):
@@ -135,7 +136,7 @@ async def drop_indexes(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
-    """Refuse: capped collections cannot be sharded.
+    """Refuse, because capped collections cannot be sharded.
 
     Raises:
         CommandError: IllegalOperation.
@@ -165,7 +166,7 @@ SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[by
     "deleteIndexes": drop_indexes,
     "convertToCapped": convert_to_capped,
 }
-"""By the command's name; all other commands are forwarded at once."""
+"""Functions by command name; all other commands are forwarded at once."""
 
 
 _REPLACED: Final = VERSION_FIELDS | {b"index"}
@@ -176,7 +177,7 @@ _DROPPED_ALL: Final = "non-_id indexes and non-shard key indexes dropped for col
 
 
 def check_not_resharding(state: NamespaceState) -> None:
-    """Refuse to change indexes while the documents are copied to a collection that has the present ones.
+    """Refuse to change indexes during resharding, because the new collection was created with the present ones.
 
     Raises:
         CommandError: ReshardCollectionInProgress.
@@ -197,7 +198,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
         index = decode_document(specification)
         key = index.get("key")
         if table.collection.time_series is not None and index.get("unique"):
-            continue  # the mongod says that there are none on such collections
+            continue  # mongod refuses unique indexes on time-series collections
         if isinstance(key, dict) and not table.key_pattern.allows_uniqueness_of(index):
             raise CommandError(
                 ErrorCode.CannotCreateIndex,
@@ -217,7 +218,7 @@ async def check_dropped_indexes(
     dropped = request.get(b"index")
     names = dropped if isinstance(dropped, list) else [dropped]
     indexes = await _indexes(upstream, namespace)
-    # An index of measurements is named by its key in their terms.
+    # A client names an index on measurements by its key in their fields, not by the buckets' key.
     shown = await _indexes(upstream, namespace, request.get(IS_TIME_SERIES_NAMESPACE))
     dropped_names = {index["name"] for index in shown if index["name"] in names or index["key"] in names}
     kept = [index for index in indexes if index["name"] not in dropped_names]
@@ -231,17 +232,16 @@ async def check_dropped_indexes(
 async def drop_all_but_needed(
     upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> bytes | None:
-    """Drop all indexes (``*``) except the one on ``_id`` and those that support the shard key; returns the reply.
+    """Drop all indexes (``*``) except the ``_id`` index and those that support the shard key; return the reply.
 
-    Indexes that are being built are dropped first, together with the others of the same command: mongod accepts no
-    other indexes with them.
+    Unfinished indexes are dropped first, one build at a time: mongod accepts no other indexes in the same command.
     """
     body = without(request.body, _REPLACED)
     for unfinished in (await _unfinished(upstream, namespace)).values():
         try:
             await upstream.command(namespace.db, decode_document(append(body, encode_elements({"index": unfinished}))))
         except CommandError as error:
-            if error.code != ErrorCode.IndexNotFound:  # as for one that has failed meanwhile
+            if error.code != ErrorCode.IndexNotFound:  # the build has failed in between
                 raise
     indexes = await _indexes(upstream, namespace)
     names = [
@@ -257,12 +257,12 @@ async def drop_all_but_needed(
 async def _indexes(
     upstream: TermExchange, namespace: Namespace, of_measurements: object = None
 ) -> list[dict[str, Any]]:
-    """The specifications of the indexes that have been built; buckets' indexes also in the terms of measurements."""
+    """Return the specifications of built indexes, optionally in the measurements' fields instead of the buckets'."""
     return [listed for listed in await _listed(upstream, namespace, of_measurements) if _BUILD not in listed]
 
 
 async def _unfinished(upstream: TermExchange, namespace: Namespace) -> dict[UUID, list[str]]:
-    """The names of the indexes that are being built, by build."""
+    """Return the names of the indexes in each unfinished build."""
     builds: dict[UUID, list[str]] = {}
     for listed in await _listed(upstream, namespace):
         if _BUILD in listed:
@@ -271,7 +271,7 @@ async def _unfinished(upstream: TermExchange, namespace: Namespace) -> dict[UUID
 
 
 async def _listed(upstream: TermExchange, namespace: Namespace, of_measurements: object = None) -> list[dict[str, Any]]:
-    """As mongod lists the indexes: the specification of one that is being built is under ``spec``."""
+    """List the indexes as mongod does; the specification of an unfinished one is under ``spec``."""
     listing: dict[str, Any] = {"listIndexes": namespace.collection, "includeBuildUUIDs": True}
     if of_measurements:
         listing[IS_TIME_SERIES_NAMESPACE.decode()] = True
@@ -289,13 +289,13 @@ _STATEMENTS: Final[Mapping[str, bytes]] = {"update": b"updates", "delete": b"del
 
 
 class CountedMeasurements:
-    """One such request.
+    """An update or delete whose reply counts measurements instead of buckets.
 
     Args:
-        exchange: runs it.
-        namespace: the buckets.
-        request: on buckets, with the filter for orphans.
-        fields: how measurements are made into buckets.
+        exchange: runs the request.
+        namespace: the buckets collection.
+        request: on buckets, with the ownership filter.
+        fields: the time-series fields of the collection.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class CountedMeasurements:
         self._measurements = _number_of_measurements(fields)
 
     async def run(self) -> bytes | None:
-        """The reply; None if the client wants none.
+        """Return the reply; None if the client wants none.
 
         Raises:
             CommandError: mongod refuses.
@@ -342,10 +342,10 @@ class CountedMeasurements:
         return reply
 
     async def _count(self, statement: bytes) -> int | None:
-        """The number of measurements in the buckets that match; None if that cannot be found out."""
+        """Count the measurements in the matching buckets; None if mongod refuses the query."""
         fields: dict[str, Any] = decode_document(statement)
         query = find(statement, b"q")
-        assert query is not None  # as the statement has been translated
+        assert query is not None  # present, because the statement has been translated
         match = raw_document(statement[query[2] : query[3]])
         group = {"_id": None, "n": {"$sum": self._measurements}}
         counting = {
@@ -359,19 +359,22 @@ class CountedMeasurements:
         try:
             reply = await self._exchange.command(self._namespace.db, counting)
         except CommandError:
-            return None  # the statement is refused as well, in mongod's own words
+            return None  # mongod refuses the statement as well, with its own message
         found = reply["cursor"]["firstBatch"]
         return int(found[0]["n"]) if found else 0
 
 
 def _number_of_measurements(fields: TimeSeriesFields) -> dict[str, Any]:
-    """The expression for a bucket: those that are compressed say it, others have one time for each."""
+    """Return the expression for the number of measurements in a bucket.
+
+    A compressed bucket stores the number; any other has one time per measurement.
+    """
     times = {"$objectToArray": {"$ifNull": [f"$data.{fields.time_field}", {}]}}
     return {"$cond": [{"$eq": ["$control.version", 2]}, "$control.count", {"$size": times}]}
 
 
 def _merge(merged: dict[str, Any], reply: Mapping[str, Any], position: int) -> None:
-    """Add the reply to the statement at a position to those before it."""
+    """Merge the reply to the statement at `position` into the previous ones."""
     numbers = {name: merged.get(name, 0) + reply[name] for name in ("n", "nModified") if name in reply}
     errors = [*merged.get("writeErrors", ()), *({**each, "index": position} for each in reply.get("writeErrors", ()))]
     merged |= {**reply, **numbers}
@@ -383,7 +386,7 @@ REFUSED_DURING_MOVES: Final = frozenset({"create", "createIndexes"})
 
 
 def check_not_moving(context: ShardContext, request: Request) -> None:
-    """Refuse one of these commands while its database is being moved.
+    """Refuse one of `REFUSED_DURING_MOVES` while its database is being moved.
 
     Raises:
         CommandError: MovePrimaryInProgress.

@@ -1,8 +1,9 @@
-"""Reporting to routers that a shard was added or removed since they read the list of shards.
+"""Reports to routers that a shard was added or removed since they read the shard list.
 
-A statement that may concern any shard is sent to all of them, and none checks versions. So a router with an old list
-would leave out a new shard that has received part of the collection since. But that part's donor knows the new shard,
-and its reply reports when the set of shards last changed, as all replies of genuine servers do.
+A statement that may concern any shard is sent to all of them without a version check.
+A router with an old list would omit a new shard, which may have received part of the collection since.
+The donor of that part knows the new shard.
+Its reply includes the time of the last change of the shard list, as all replies of genuine servers do.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from shardwright.wire.request import Request
 
 
 def is_for_all_shards(request: Request) -> bool:
-    """Whether a request was sent to all shards that its sender knows, with the ``$topologyTime`` of that list."""
+    """Whether a request was sent to all shards in its sender's list, with that list's ``$topologyTime``."""
     fields = request.fields
     if TOPOLOGY_TIME not in fields or SHARD_VERSION not in fields:
         return False
@@ -27,16 +28,16 @@ def is_for_all_shards(request: Request) -> bool:
 async def run_with_topology_time(
     context: ShardContext, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
-    """Run a request that `is_for_all_shards`; if the sender's list of shards is old, the reply has ``$topologyTime``.
+    """Run a request that `is_for_all_shards`; add ``$topologyTime`` to the reply if the sender's shard list is old.
 
     Args:
         context: this shard daemon's context.
         request: the request.
-        run: executes it and returns the frame of the reply, None if there is no reply.
+        run: runs it and returns the reply frame, None if there is no reply.
 
     Raises:
-        CommandError: TypeMismatch, the time is malformed; this shard does not know the list of shards either, and the
-            config servers did not answer; or raised by ``run``.
+        CommandError: TypeMismatch, the time is malformed; the config servers did not answer and the shard list is not
+            cached; or raised by ``run``.
     """
     context.config_times.observe(request)
     known = VectorTime.from_message(request.body, request.fields).topology_time
@@ -44,7 +45,7 @@ async def run_with_topology_time(
     if not catalog.knows_shards:
         await catalog.shards()
     reply = await run()
-    # The time after the run counts: documents that left while the request waited were not changed by it.
+    # The time is read after the run: the request skipped documents that left while it waited.
     if reply is None or catalog.topology_time <= known:
         return reply
     return with_body(reply, append(OpMsg(reply).body, topology_time_element(catalog.topology_time)))

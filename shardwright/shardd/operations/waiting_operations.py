@@ -1,4 +1,4 @@
-"""Operations that wait in the shard daemon, where no mongod knows them: it shows them, and ends killed ones."""
+"""Operations that wait in the shard daemon, invisible to mongod: listed in ``currentOp`` and ended when killed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +19,11 @@ from shardwright.wire.rawbson import InvalidBSONError, decode_document, depth_ex
 from shardwright.wire.request import Request
 
 _SHOWN_MAX: Final = 1_000
-"""The most that are shown. Each may have a kilobyte, and all must fit into a command."""
+"""Maximum number listed. Each may take a kilobyte, and all must fit into a command."""
 
 _COMMAND_BYTES_MAX: Final = 16_384
 _COMMAND_LEVELS_MAX: Final = 100
-"""Of a command that is larger or nested more deeply, only what it is about is shown. All have to fit into a command."""
+"""Commands that are larger or nested more deeply are shown by their name and collection only, to bound the list."""
 
 
 _OF_NO_COLLECTION: Final = "$cmd"
@@ -47,22 +47,23 @@ class _Waiting:
 
 
 class WaitingOperations:
-    """The operations of one shard daemon that wait at present."""
+    """The waiting operations of one shard daemon."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
 
     @contextmanager
     def waiting(self, request: Request, seconds_max: float, why: str = TO_BE_ADMITTED) -> Iterator[None]:
-        """Let a request wait in the block, which has to return once that is over.
+        """Register a request as waiting while the block runs.
 
         Args:
             request: the request.
-            seconds_max: for how long.
-            why: for what, as shown.
+            seconds_max: limit for the wait.
+            why: the reason to display.
 
         Raises:
-            CommandError: MaxTimeMSExpired, it has waited for too long; Interrupted, it or its session was killed.
+            CommandError: MaxTimeMSExpired, the wait took too long; Interrupted, the operation or its session was
+                killed.
         """
         with trio.move_on_after(seconds_max) as scope:
             waiting = _Waiting(request, scope, why)
@@ -77,7 +78,7 @@ class WaitingOperations:
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
     def operations(self, address: str) -> list[dict[str, Any]]:
-        """Those that have waited for longest, as ``currentOp`` shows them.
+        """List the operations that have waited longest, as ``currentOp`` entries.
 
         Args:
             address: ``host:port`` of this daemon.
@@ -85,14 +86,14 @@ class WaitingOperations:
         return [_entry(each, address) for each in islice(self._waiting.values(), _SHOWN_MAX)]
 
     def kill(self, opid: int) -> bool:
-        """End the one that `operations` shows under a number; returns whether there is one."""
+        """End the operation with the given opid; return whether it exists."""
         waiting = self._waiting.get(opid)
         if waiting is not None:
             waiting.kill()
         return waiting is not None
 
     def kill_sessions(self, is_killed: Callable[[bytes], bool]) -> None:
-        """End the operations of some sessions, given by their ``lsid``."""
+        """End the operations of the sessions whose ``lsid`` matches."""
         for waiting in self._waiting.values():
             lsid = waiting.request.raw_object(b"lsid")
             if lsid is not None and is_killed(lsid):
@@ -113,7 +114,7 @@ def _entry(waiting: _Waiting, address: str) -> dict[str, Any]:
 
 
 def _shown_command(request: Request) -> dict[str, Any]:
-    with suppress(InvalidBSONError):  # which mongod reports, once it gets the command
+    with suppress(InvalidBSONError):  # mongod will report it when it receives the command
         if len(request.body) <= _COMMAND_BYTES_MAX and not depth_exceeds(request.body, _COMMAND_LEVELS_MAX):
             return request.document
     collection = _namespace(request).removeprefix(f"{request.db}.")
