@@ -1,8 +1,9 @@
-"""Classifying cursors by the fields that their remaining documents are certain to show.
+"""Classification of cursors by the fields that their remaining documents are certain to show.
 
-A document that arrives with a range has to be left out of the cursors that are older. How that can be done depends on
-what their documents show: the shard key; or at least the ``_id``, by which the key can be looked up; or neither. In
-this sense a document shows a field only if no stage of the pipeline may have changed its value.
+Documents that arrive with a range must be left out of older cursors.
+The method depends on the cursor's documents. They show the shard key, or only the ``_id``, which allows a lookup of the
+key, or neither.
+A document shows a field only if no stage of the pipeline may have changed its value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,18 +26,18 @@ READ_TO_THE_END_FIRST: Final = frozenset({"$bucket", "$bucketAuto", "$count", "$
 READ_NO_DOCUMENTS: Final = frozenset({"$changeStream", "$collStats", "$indexStats", "$mergeCursors", "$planCacheStats"})
 
 KEEPING_ALL: Final = frozenset({"$match", "$sort", "$skip", "$_internalInhibitOptimization"})
-"""Stages that change no documents. A cursor that has returned a document has skipped what ``$skip`` skips."""
+"""Stages that change no documents. A cursor that has returned a document is already past ``$skip``."""
 
 _ID: Final = ("_id",)
 _ADDING_DOCUMENTS: Final = frozenset({"$_internalUnpackBucket", "$densify", "$unionWith", "$unwind"})
-"""Stages that return more documents than they get."""
+"""Stages that may return more documents than they receive."""
 
 _ADDED_BY: Final[Mapping[str, Sequence[str]]] = {
     "$lookup": ("as",),
     "$graphLookup": ("as",),
     "$geoNear": ("distanceField", "includeLocs"),
 }
-"""The arguments of stages that name the fields that they add."""
+"""The arguments of stages that name added fields."""
 
 _SORT_KEY: Final = "$sortKey"
 
@@ -44,7 +45,7 @@ _KNOWN_PROJECTIONS_MAX: Final = 1_024
 
 
 class Shown(Enum):
-    """Fields that all documents of a cursor show, by which some can be removed."""
+    """Identifying fields that all documents of a cursor show."""
 
     KEY = "the shard key"
     ID = "the _id"
@@ -59,17 +60,17 @@ def may_return(
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
         hidden: the ranges.
-        is_begun: it has returned documents, or its first batch was not empty by request.
-        returned: how many documents it has returned.
+        is_begun: whether it has returned documents, or its first batch was not requested to be empty.
+        returned: the number of documents it has returned.
     """
     most = results_max(command)
     if most is not None and returned >= most:
-        return False  # mongod keeps some cursors open that have no more to return
+        return False  # mongod keeps some exhausted cursors open
     concern = command.get("readConcern", {}).get("level")
     if concern == "snapshot" or "autocommit" in command:
         return False  # a snapshot; a transaction reads one with any read concern
     if concern == "available":
-        return False  # which includes orphans
+        return False  # includes orphans
     pipeline = _stages(command)
     if pipeline and not READ_NO_DOCUMENTS.isdisjoint(pipeline[0]):
         return False
@@ -84,9 +85,9 @@ def may_return(
 
 
 def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
-    """What the documents show that a cursor, which has begun, has yet to return.
+    """Classify the documents that a begun cursor has yet to return.
 
-    The documents that are removed must not have been counted by a limit, nor have had any influence on others.
+    Removed documents must not have been counted by a limit, nor have influenced others.
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
@@ -100,14 +101,14 @@ def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
 
 
 def results_max(command: Mapping[str, Any]) -> int | None:
-    """How many documents a ``find`` or an ``aggregate`` returns at most; None if it has no limit."""
+    """Return the maximum number of documents that a ``find`` or an ``aggregate`` returns; None without a limit."""
     if "find" in command:
         return _count(command.get("limit")) or None
     return results_max_of_stages(_stages(command))
 
 
 def results_max_of_stages(stages: Sequence[Mapping[str, Any]]) -> int | None:
-    """As `results_max`, for a pipeline."""
+    """Compute `results_max` for a pipeline."""
     most: int | None = None
     for stage in stages:
         ((name, argument),) = stage.items() if len(stage) == 1 else (("", None),)
@@ -122,18 +123,18 @@ def results_max_of_stages(stages: Sequence[Mapping[str, Any]]) -> int | None:
 
 @lru_cache(_KNOWN_PROJECTIONS_MAX)
 def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
-    """As `shown_by`, for a ``find`` without limit.
+    """Compute `shown_by` for a ``find`` without limit.
 
     Args:
         projection: the raw projection.
-        pattern: the shard key, raw.
+        pattern: the raw shard key.
     """
     fields = decode_document(projection)
     return shown_by_stages([{"$project": _without_sort_key(fields)}], ShardKeyPattern.from_bson(pattern))
 
 
 def shown_by_stages(stages: Sequence[Mapping[str, Any]], pattern: ShardKeyPattern) -> Shown:
-    """As `shown_by`, for the documents that a pipeline returns."""
+    """Compute `shown_by` for the documents that a pipeline returns."""
     if _keep(stages, [each.name.decode() for each in pattern.fields]):
         return Shown.KEY
     return Shown.ID if _keep(stages, _ID) else Shown.NEITHER
@@ -144,7 +145,7 @@ def _keep(stages: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> bool:
 
 
 def _keeps(stage: Mapping[str, Any], path: str) -> bool:
-    """Whether a stage passes on each document at most with other fields changed; not if that is uncertain."""
+    """Whether a stage certainly keeps the value at `path` in each document that it passes on."""
     if len(stage) != 1:
         return False
     ((name, argument),) = stage.items()
@@ -157,7 +158,7 @@ def _keeps(stage: Mapping[str, Any], path: str) -> bool:
 
 
 def _changed_by(name: str, argument: Any) -> Sequence[str] | None:  # noqa: ANN401 - any BSON value
-    """The fields that a stage other than ``$project`` adds, changes or removes; None if it may do more."""
+    """Return the fields that a stage other than ``$project`` adds, changes or removes; None if it may do more."""
     if name in ("$addFields", "$set"):
         return list(argument) if isinstance(argument, Mapping) else None
     if name == "$unset":
@@ -174,7 +175,7 @@ def _changed_by(name: str, argument: Any) -> Sequence[str] | None:  # noqa: ANN4
 
 
 def _projects(projection: Mapping[str, Any], path: str) -> bool:
-    """Whether a projection keeps a field as it is."""
+    """Whether a projection keeps the value at `path`."""
     fields = list(_flattened(projection))
     concerning = [(name, value) for name, value in fields if _overlaps(name, path)]
     if concerning:
@@ -196,12 +197,12 @@ def _flattened(projection: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
 
 
 def _without_sort_key(projection: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A projection without the field that routers add in order to merge sorted results."""
+    """Remove the field that routers add to a projection to merge sorted results."""
     return {name: value for name, value in projection.items() if name != _SORT_KEY}
 
 
 def _query(command: Mapping[str, Any], pipeline: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The query that chooses the documents which a command reads."""
+    """Return the query that selects the documents a command reads."""
     if "find" in command:
         query = command.get("filter", {})
     else:
@@ -211,7 +212,7 @@ def _query(command: Mapping[str, Any], pipeline: Sequence[Mapping[str, Any]]) ->
 
 
 def _count(value: object) -> int | None:
-    """A number of documents; None for what mongod refuses."""
+    """Convert a number of documents; None for a value that mongod refuses."""
     return int(value) if isinstance(value, (int, float)) and isfinite(value) else None
 
 

@@ -1,10 +1,12 @@
-"""Deciding which reads need a complete ownership filter from the beginning.
+"""Selection of the reads that need a complete ownership filter from the beginning.
 
-Any range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`fenced_cursors`), unless a
-limit counts those that are left out. Any other cursor has to be opened with a filter for everything that the shard
-does not own, as a genuine shard opens all cursors: no migration can wait until what is left of it has been read, nor
-can that be kept, however large it is. The filter costs mongod about 0.7 µs per matching document, and 17 µs per range
-of keys once. So it is added only if the cursor outlives its first batch.
+An arriving range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`fenced_cursors`),
+unless a limit counts the hidden ones.
+Any other cursor must be opened with a filter for everything that the shard does not own, as a genuine shard opens all
+cursors.
+The alternatives fail: no migration can wait for a client to read the rest, and the rest may be too large to keep.
+The filter costs mongod about 0.7 µs per matching document, and 17 µs per key range once.
+So it is added only if the cursor outlives its first batch.
 """
 
 from enum import Enum
@@ -42,7 +44,7 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 _FIRST_BATCH_DOCUMENTS: Final = 101
-"""How many documents mongod returns at first, unless the command says how many."""
+"""mongod's default size of a first batch, in documents."""
 
 _INTEGERS: Final = (INT32, INT64, DOUBLE)
 _ORDERING: Final = frozenset({b"$sort", b"$setWindowFields", b"$densify", b"$fill", b"$sample"})
@@ -64,14 +66,14 @@ class Opening(Enum):
 
 
 def opening_of(request: Request, pattern: ShardKeyPattern) -> Opening:
-    """The condition under which a read of a sharded collection needs the complete filter.
+    """Return the condition under which a read of a sharded collection needs the complete filter.
 
     Args:
         request: a ``find`` or an ``aggregate``.
         pattern: the shard key.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the request is malformed.
     """
     if request.name != "find":
         return _opening_of_aggregate(request, pattern)
@@ -85,8 +87,8 @@ def may_match(request: Request, unowned: OwnershipFilter) -> bool:
     """Whether the query of a ``find`` or an ``aggregate`` may match documents that the shard does not own.
 
     Raises:
-        CommandError: Overflow for a value that is nested too deep.
-        InvalidBSONError: it is not well-formed.
+        CommandError: Overflow for a value that is nested too deeply.
+        InvalidBSONError: the request is malformed.
     """
     collation = collation_of(request.body, unowned)
     ranges = key_ranges(_query(request), unowned.pattern, simple_collation=is_simple(collation))
@@ -94,7 +96,7 @@ def may_match(request: Request, unowned: OwnershipFilter) -> bool:
 
 
 def results_max_of(request: Request, pattern: ShardKeyPattern) -> int | None:
-    """How many documents a ``find`` or an ``aggregate`` returns at most; None if it has no limit.
+    """Return the maximum number of documents that a ``find`` or an ``aggregate`` returns; None without a limit.
 
     Args:
         request: a command that may need the filter, according to `opening_of`.
@@ -138,24 +140,24 @@ def _opening_of_aggregate(request: Request, pattern: ShardKeyPattern) -> Opening
 
 
 def _opening(body: bytes, batch_size: Span | None, most: int | None, *, is_ordering: bool) -> Opening:
-    """When a read needs the filter whose documents show neither key nor ``_id``, or are counted by a limit.
+    """Return the condition for a read whose documents show neither key nor ``_id``, or are counted by a limit.
 
     Args:
         body: the command.
-        batch_size: where it says how large the first batch is.
-        most: how many documents it returns at most.
-        is_ordering: whether to repeat it is expensive.
+        batch_size: the span of the first batch's size.
+        most: maximum number of documents returned.
+        is_ordering: whether repeating the read is expensive.
     """
     size = _integer(body, batch_size, _FIRST_BATCH_DOCUMENTS)
     if most is None:
         return Opening.FILTERED if is_ordering or not size else Opening.FILTERED_IF_OPEN
     if not size and most <= _FIRST_BATCH_DOCUMENTS:
-        return Opening.UNFILTERED  # as it has not begun, it can be opened again; then its next batch is its last
+        return Opening.UNFILTERED  # an unbegun cursor can be opened again, and its next batch is its last
     return Opening.FILTERED_IF_OPEN if most <= size else Opening.FILTERED
 
 
 def _deciding_stages(body: bytes, pipeline: Span) -> tuple[tuple[bytes, ...], list[bytes]]:
-    """The raw stages that may change documents or their number, and the names of all stages."""
+    """Return the raw stages that may change documents or their number, and the names of all stages."""
     stages: list[bytes] = []
     names: list[bytes] = []
     for _, (kind, _, start, end) in spans(body, pipeline[2]):
@@ -168,18 +170,18 @@ def _deciding_stages(body: bytes, pipeline: Span) -> tuple[tuple[bytes, ...], li
 
 
 class _Kind(NamedTuple):
-    """What the documents show that stages return, and how many of them there are at most."""
+    """Fields shown by the output of some stages, and its maximum number of documents."""
 
     shown: Shown
     results_max: int | None
 
 
 def _kind_of_stages(stages: tuple[bytes, ...], pattern: bytes) -> _Kind:
-    """Classify stages; short ones are remembered.
+    """Classify stages, with a cache for short ones.
 
     Args:
         stages: the raw stages.
-        pattern: the shard key, raw.
+        pattern: the raw shard key.
     """
     is_short = sum(map(len, stages)) <= _KNOWN_BYTES_MAX
     return _known_kind(stages, pattern) if is_short else _known_kind.__wrapped__(stages, pattern)

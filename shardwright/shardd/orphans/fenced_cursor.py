@@ -1,9 +1,8 @@
-"""One cursor that is fenced off from an incoming range: who may read it, and how hidden documents are left out.
+"""A cursor fenced off from an incoming range: its permitted readers, and the removal of hidden documents.
 
-Where this daemon answers in place of mongod, it refuses what mongod refuses.
-
-What a cursor's documents show decides how documents are left out: the shard key, read in their raw bytes, or their
-``_id``, by which the key is looked up. `Kept` has the rest of a cursor whose documents show neither.
+Where this daemon answers in place of mongod, it refuses the same requests as mongod.
+Hidden documents are found by the shard key in their raw bytes, or by their ``_id``, which allows a lookup of the key.
+`Kept` holds the rest of a cursor whose documents show neither.
 """
 
 from collections import deque
@@ -48,7 +47,7 @@ class Kept:
     """The rest of a cursor's documents, kept by this daemon for its client.
 
     Attributes:
-        reply: the body of a reply without documents, as a model for others.
+        reply: the body of a reply without documents, as a template for others.
         size: the length of the documents in bytes.
     """
 
@@ -57,9 +56,9 @@ class Kept:
     size: int = 0
 
     async def read_all(self, cursor: RawCursor, visible_of: VisibleOf, bytes_max: int) -> bool:
-        """Read a cursor to its end; False if more is left than may be kept, and the cursor is closed.
+        """Read a cursor to its end; False if the rest exceeds the limit, and the cursor is closed.
 
-        A later CursorInUse is retried, because the batches that have been read cannot be returned to mongod.
+        CursorInUse after the first batch is retried, because the batches already read cannot be returned to mongod.
 
         Args:
             cursor: the cursor.
@@ -117,7 +116,7 @@ class Kept:
 
 
 async def _next_when_unused(cursor: RawCursor) -> RawBatch:
-    """Read the next batch, waiting for a client that reads the cursor past this daemon."""
+    """Read the next batch; wait while a client is reading the cursor directly from mongod."""
     while True:
         try:
             return await cursor.next_batch()
@@ -146,7 +145,7 @@ async def visible_documents(
 ) -> list[bytes]:
     """Return the documents of a batch that are outside of the hidden ranges.
 
-    A document that is looked up and not found has been deleted. It may have been hidden before, so it is left out.
+    A document that is not found has been deleted. It may have been hidden before, so it is left out.
 
     Args:
         mongod: the local mongod.
@@ -172,10 +171,10 @@ async def visible_documents(
 async def _visible_ids(
     mongod: LocalMongod, namespace: Namespace, hidden: OwnershipFilter, ids: list[bytes]
 ) -> set[bytes]:
-    """Look up which ids, each as type and value, belong to documents outside of the hidden ranges.
+    """Return the ids, each as type and value, of documents outside of the hidden ranges.
 
-    The ranges are compared here, because mongod would have to parse all of them for each batch. mongod compares ids by
-    the collection's collation, so that it can use the index; here the bytes must be equal.
+    The ranges are compared here, because mongod would have to parse all of them for each batch.
+    mongod compares ids by the collection's collation, so that it can use the index. Here the bytes must be equal.
     """
     elements = [rawbson.element(b"%d" % at, each[0], each[1:]) for at, each in enumerate(ids)]
     among = rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(elements)), b"$in")
@@ -207,7 +206,7 @@ def _in_groups(ids: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _id_in(document: bytes) -> bytes | None:
-    """The type and value of a document's ``_id``."""
+    """Return the type and value of a document's ``_id``."""
     span = rawbson.find(document, b"_id")
     return None if span is None else bytes((span[0],)) + document[span[2] : span[3]]
 
@@ -224,7 +223,7 @@ _CONCERNS: Final[Mapping[bytes, bytes]] = {
 }
 _READ_PREFERENCE: Final = b"$readPreference"
 _FROM_ANY_MEMBER: Final = encode_elements({"$readPreference": {"mode": "nearest"}})
-"""Allows mongod to open a cursor again after it has become a secondary, where the first cursor could still be read."""
+"""Allows mongod to open a cursor again after it has become a secondary, on which the first cursor remained readable."""
 
 
 @dataclass(slots=True)
@@ -233,17 +232,17 @@ class FencedCursor:
 
     Attributes:
         namespace: the collection.
-        collection_uuid: the collection's UUID when a range was first hidden; None if the shard did not have it.
+        collection_uuid: the collection's UUID when a range was first hidden; None if it did not exist on the shard.
         session: the session in which it was opened.
-        times_out: whether mongod would end it after some minutes without a reader.
+        times_out: whether mongod would end it after some idle minutes.
         hidden: the ranges to leave out.
         shown: the shard key information in its documents.
         command: the raw command to open it again, if it has not begun.
-        substitute: the raw id of the cursor that was opened in its place.
-        opened: the time at which the substitute was opened, on trio's clock.
-        reading: set when the rest has been read; None if it is not being read.
+        substitute: the raw id of the cursor opened in its place.
+        opened: time of opening the substitute, on trio's clock.
+        reading: set when the rest has been read; None while it is not being read.
         kept: the rest of its documents.
-        ended: the reason for which it was ended.
+        ended: the reason for ending it.
         last_used: on trio's clock.
     """
 
@@ -267,7 +266,7 @@ class FencedCursor:
         return self.kept is not None or self.ended is not None
 
     def check_not_ended(self) -> None:
-        """Refuse further reads if it was ended.
+        """Refuse further reads if the cursor was ended.
 
         Raises:
             CommandError: QueryPlanKilled.
@@ -286,7 +285,7 @@ class FencedCursor:
             user: the authenticated user of its connection.
 
         Raises:
-            CommandError: Unauthorized or 50736 to 50739, as mongod; BadValue, it has a time limit.
+            CommandError: Unauthorized or 50736 to 50739, as mongod; BadValue for a time limit.
         """
         if not is_well_formed(request):
             return
@@ -318,7 +317,7 @@ class FencedCursor:
             )
         if b"maxTimeMS" in request.fields:
             raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
-        # mongod shows a cursor's user only by its session.
+        # mongod reports a cursor's user only through its session.
         if self.is_held_here and self.session is None and user is not None and not user.is_internal:
             raise CommandError(
                 ErrorCode.Unauthorized, f"cursor id {cursor_id} was not created by the authenticated user"
@@ -336,7 +335,7 @@ def session_of_request(request: Request, user: "UserName | None") -> SessionId |
 
     Args:
         request: the request.
-        user: the authenticated user of its connection, who owns the session unless the request names its owner.
+        user: the authenticated user of its connection, the default owner of the session.
 
     Raises:
         CommandError: as for `check_lsid`.
@@ -365,7 +364,7 @@ def request_to_open_again(command: bytes) -> Request:
     """Build the request that opens a cursor again from its raw command."""
     body = append(without(command, (_READ_PREFERENCE,)), _FROM_ANY_MEMBER)
     request = Request(OpMsg(op_msg(body, request_id=next_request_id())))
-    # mongod requires them if the client is another mongod.
+    # mongod requires both concerns if the client is another mongod.
     for name, concern in _CONCERNS.items():
         if name not in request.fields and (name == b"readConcern" or request.name == "aggregate"):
             request = request.with_body(append(request.body, concern))
@@ -388,9 +387,8 @@ class Hiding(NamedTuple):
         merged: filters with these ranges, by the filters without them.
         commands: the commands of the cursors that have not begun.
         read: the cursors that have returned a batch since they were listed.
-        listed: the time at which the listing began, on trio's clock.
+        listed: time at which the listing began, on trio's clock.
         rests_until: the deadline for reading the rests of cursors.
-        collection_uuid: the collection's UUID.
     """
 
     hidden: OwnershipFilter

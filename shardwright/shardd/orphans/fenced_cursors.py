@@ -1,16 +1,17 @@
-"""Fencing cursors: hiding an incoming range from the cursors that were opened before it and so have no filter for it.
+"""Fencing cursors: hiding an incoming range from older cursors, which have no filter for it.
 
-Reading a cursor costs nothing extra until a range is received. Then the cursor decides how documents are left out:
+Reading a cursor costs nothing extra until a range is received. The method of leaving out documents then depends on the
+cursor:
 
-- if its documents show their shard keys, these decide, in the raw bytes of each batch;
-- if they show their ``_id``, mongod is asked whether the document is outside of the range;
-- a cursor that has not begun (``batchSize: 0``) is opened again, with a filter, when its first batch is wanted. A batch
-  that was being computed is discarded, as a read without a reply is;
-- any other cursor, such as one with a limit, has had a complete filter since it was opened (`cursor_openings`). Where
-  that was not possible, the rest of it is read at once, before the first document arrives, and kept for its client. A
-  cursor is ended if more is left than may be kept, or if it cannot be read soon: no migration waits for a reader.
+- If its documents show their shard keys, the raw bytes of each batch are compared with the ranges.
+- If they show their ``_id``, mongod looks up whether the document is outside of the range.
+- A cursor that has not begun (``batchSize: 0``) is opened again, with a filter, for its first batch. A batch that was
+  being computed is discarded, like a read without a reply.
+- Any other cursor, such as one with a limit, has had a complete filter from the start (`cursor_openings`). Where that
+  was not possible, the rest of it is read at once, before the first document arrives, and kept for its client. The
+  cursor is ended if the rest is too large to keep or cannot be read soon, because no migration waits for a reader.
 
-A range that is received later is merged with the ranges that are already hidden; cursors share the merged filters.
+A range that is received later is merged with the ranges that are already hidden. Cursors share the merged filters.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -64,16 +65,16 @@ KEPT_BYTES_MAX: Final = 64 << 20
 """Limit for the documents kept for clients, over all cursors."""
 
 KEPT_SECONDS: Final = 1800.0
-"""The longest time after its last use that a cursor of a session is kept, unless the session ends before."""
+"""Maximum idle time of a kept cursor that belongs to a session, unless the session ends earlier."""
 
 IN_USE_SECONDS_MAX: Final = 0.2
-"""The longest wait of a migration for a batch of a cursor whose rest has to be read; the same as for other reads."""
+"""Maximum wait of a migration for a batch of a cursor whose rest must be read; the same as for other reads."""
 
 REST_SECONDS_MAX: Final = 1.0
-"""The longest time in which a migration reads the rest of one cursor."""
+"""Maximum time for a migration to read the rest of one cursor."""
 
 RESTS_SECONDS_MAX: Final = 3.0
-"""The longest time in which a migration reads the rests of all cursors. Few cursors need it."""
+"""Maximum time for a migration to read the rests of all cursors. Few cursors need it."""
 
 SWEEP_SECONDS: Final = 10.0
 
@@ -87,7 +88,7 @@ _INT64: Final = Struct("<q")
 
 
 class FencedCursors:
-    """The fenced cursors of one mongod, by the raw bytes of their ids. `run` removes the entries of ended ones.
+    """The fenced cursors of one mongod, by raw cursor id. `run` removes the entries of ended ones.
 
     All methods that wait raise BackendError if mongod does not answer.
     """
@@ -108,8 +109,8 @@ class FencedCursors:
         Raises:
             CommandError: mongod refuses.
         """
-        # A secondary that has just become primary may still be hiding a range while the next one arrives: both would
-        # read ahead from the same cursors.
+        # A secondary that has just become primary may still be hiding a range when the next one arrives. Both would
+        # read the same cursors ahead.
         async with self._hiding:
             await self._hide(namespace, hidden)
 
@@ -136,7 +137,7 @@ class FencedCursors:
             await trio.sleep(POLL_SECONDS)
 
     async def run(self) -> None:
-        """Remove the entries of ended cursors, until cancelled: mongod does not announce that it ends one."""
+        """Remove the entries of ended cursors until cancelled, because mongod does not announce that it ends one."""
         while True:
             await self._are_any.wait()
             await trio.sleep(SWEEP_SECONDS)
@@ -146,7 +147,7 @@ class FencedCursors:
                 logger.debug("Could not look for cursors that have ended", error=str(error))
 
     async def forget_ended(self) -> None:
-        """Remove the entries of cursors that have ended on mongod, and of kept cursors without a recent reader.
+        """Remove the entries of cursors that have ended on mongod, and of idle kept cursors.
 
         Raises:
             CommandError: mongod refuses.
@@ -160,9 +161,9 @@ class FencedCursors:
                 limit = idle_seconds_max if fenced.times_out else KEPT_SECONDS
                 has_ended = present - fenced.last_used > limit
             else:
-                source = fenced.substitute or cursor_id  # else there is another one since
+                source = fenced.substitute or cursor_id  # a mismatch means that it was replaced since
                 has_ended = fenced.reading is None and sources.get(cursor_id) == source and source not in still_open
-                has_ended = has_ended and fenced.substitute not in self._fenced  # what is left of that may be kept here
+                has_ended = has_ended and fenced.substitute not in self._fenced  # its rest may be kept here
             if has_ended and self._fenced.get(cursor_id) is fenced:
                 del self._fenced[cursor_id]
                 if fenced.substitute is not None:
@@ -201,7 +202,7 @@ class FencedCursors:
         return fenced is not None and fenced.command is not None
 
     async def substitute(self, upstream: Upstream, cursor_id: bytes) -> bytes:
-        """Return the id of the cursor to read in place of one that had not begun; the first batch opens it.
+        """Return the id of the substitute for a cursor that had not begun, opened on first use.
 
         Args:
             upstream: the client's connection to mongod.
@@ -224,19 +225,19 @@ class FencedCursors:
                 assert frame is not None
                 opened = _INT64.pack(RawBatch(frame).cursor_id)
                 try:
-                    await self._check_collection(cursor_id, fenced)  # it was opened by name
+                    await self._check_collection(cursor_id, fenced)  # opened by name, so it may be another one
                 except CommandError:
                     await self._kill_on_mongod(fenced.namespace, opened)
                     raise
                 if fenced.substitute is None and fenced.hidden is hidden:
                     fenced.substitute, fenced.opened = opened, trio.current_time()
-                else:  # another range is going to be received, or another `getMore` has opened it
+                else:  # another range is arriving, or another `getMore` has opened a substitute
                     await self._kill_on_mongod(fenced.namespace, opened)
             logger.info("Opened a cursor again because a range was received", namespace=fenced.namespace)
         return fenced.substitute
 
     async def with_own_id(self, cursor_id: bytes, substitute: bytes, frame: bytes) -> bytes:
-        """Put the client's cursor id into the reply of a substitute; removes a substitute that has ended.
+        """Restore the client's cursor id in a substitute's reply, and remove a substitute that has ended.
 
         Args:
             cursor_id: the client's cursor.
@@ -264,11 +265,10 @@ class FencedCursors:
         return frame
 
     async def answer(self, cursor_id: bytes, request: Request) -> bytes | None:
-        """The reply to a ``getMore`` that needs no read of the collection; None for all others.
+        """Answer a ``getMore`` that needs no read of the collection; None for all others.
 
         Raises:
-            CommandError: QueryPlanKilled, the cursor was ended, or its collection is gone; CursorNotFound.
-            BackendError: mongod does not answer.
+            CommandError: QueryPlanKilled, the cursor was ended or its collection dropped; CursorNotFound.
         """
         fenced = self._fenced.get(cursor_id)
         if fenced is None or not is_well_formed(request):
@@ -284,14 +284,13 @@ class FencedCursors:
         return reply
 
     async def without_hidden(self, cursor_id: bytes, frame: bytes) -> tuple[bytes, bool]:
-        """The reply to a ``getMore`` of such a cursor, without hidden documents.
+        """Remove hidden documents from the reply to a ``getMore`` of a fenced cursor.
 
         Returns:
-            The frame of the reply, and whether it is empty so that another batch has to be fetched.
+            The reply frame, and whether it became empty, so that the next batch must be fetched.
 
         Raises:
-            CommandError: mongod does not say which documents are hidden; QueryPlanKilled, the cursor was ended.
-            BackendError: mongod does not answer.
+            CommandError: mongod refuses to look up the documents; QueryPlanKilled, the cursor was ended.
         """
         fenced = self._fenced.get(cursor_id)
         if fenced is None:
@@ -299,7 +298,7 @@ class FencedCursors:
         fenced.check_not_ended()
         body = response_body(frame)
         cursor = rawbson.find(body, b"cursor")
-        if cursor is None or fenced.hidden is None:  # an error: mongod has closed the cursor, or the client tries again
+        if cursor is None or fenced.hidden is None:  # an error: mongod has closed the cursor, or the client retries
             return frame, False
         value = body[cursor[2] : cursor[3]]
         fields = rawbson.index(value)
@@ -320,10 +319,10 @@ class FencedCursors:
         return await visible_documents(self._mongod, fenced.namespace, fenced.hidden, fenced.shown, documents)
 
     async def _check_collection(self, cursor_id: bytes, fenced: FencedCursor) -> None:
-        """Refuse to read on from a cursor that has been killed, or whose collection has been dropped or renamed.
+        """Refuse further reads of a cursor that was killed, or whose collection was dropped or renamed.
 
-        mongod kills its cursors itself. It does not know the documents that are kept here, and opens a cursor on any
-        collection of the name.
+        mongod kills its cursors itself.
+        But it has no record of documents kept here, and opens a substitute on any collection of the same name.
         """
         uuid, namespace = fenced.collection_uuid, Namespace.parse(fenced.namespace)
         name = None if uuid is None else await name_of(self._mongod, namespace.db, uuid)
@@ -337,17 +336,14 @@ class FencedCursors:
     # Ends
 
     async def after_kill(self, reply: bytes | None, user: "UserName | None") -> bytes | None:
-        """Forget the cursors that ``killCursors`` has ended, and end those that are kept here.
+        """Remove the cursors that ``killCursors`` has ended, and end those that are kept here.
 
         Args:
             reply: mongod's reply.
-            user: who has sent the command.
+            user: the user who sent the command.
 
         Returns:
-            The reply, in which those kept here are killed, too.
-
-        Raises:
-            BackendError: mongod does not answer.
+            The reply, with the cursors ended here among the killed ones.
         """
         if reply is None or not self._fenced:
             return reply
@@ -367,7 +363,7 @@ class FencedCursors:
         return with_body(reply, bson.encode(body))
 
     async def kill(self, cursor_id: bytes) -> None:
-        """Forget a cursor, and end the one that was opened in its place, which another may have replaced in turn."""
+        """Remove a cursor and end its chain of substitutes."""
         fenced = self._fenced.pop(cursor_id, None)
         while fenced is not None and fenced.substitute is not None:
             await self._kill_on_mongod(fenced.namespace, fenced.substitute)
@@ -386,7 +382,7 @@ class FencedCursors:
     # Hiding
 
     def _note(self, cursor: OpenCursor, collection_uuid: "UUID | None") -> FencedCursor:
-        """The entry of a cursor, which may be new."""
+        """Return the entry of a cursor, created if necessary."""
         cursor_id = _INT64.pack(cursor.id)
         fenced = self._fenced.get(cursor_id)
         if fenced is None:
@@ -398,7 +394,7 @@ class FencedCursors:
         return fenced
 
     async def _commands_of_deferred(self, cursors: Collection[OpenCursor]) -> Mapping[int, bytes]:
-        """The raw commands of the cursors that have not begun, by their ids: one listing for all of them."""
+        """Return the raw commands of the cursors that have not begun, by id, from a single listing."""
         wanted = [each.id for each in cursors if not each.is_begun and _INT64.pack(each.id) not in self._fenced]
         return await self._open_cursors.raw_commands(wanted) if wanted else {}
 
@@ -407,12 +403,12 @@ class FencedCursors:
         cursor_id, hidden = _INT64.pack(cursor.id), hiding.hidden
         fenced = self._fenced.get(cursor_id)
         if fenced is not None and fenced.collection_uuid != hiding.collection_uuid:
-            return HidingResult.HIDDEN  # its collection was dropped, so its next batch is refused
+            return HidingResult.HIDDEN  # its collection was dropped, so mongod refuses its next batch
         if fenced is not None and fenced.ended is not None:
             await self._kill_on_mongod(cursor.namespace, cursor_id)
             return HidingResult.HIDDEN
         if fenced is not None and fenced.command is not None:
-            if fenced.opened is not None:  # the substitute is hidden from if it has been listed, too
+            if fenced.opened is not None:  # the ranges are hidden from a listed substitute by its own entry
                 return HidingResult.HIDDEN if fenced.opened <= hiding.listed else HidingResult.NOT_LISTED
             fenced.hidden = hiding.merged_with(fenced.hidden)
             return HidingResult.HIDDEN
@@ -437,7 +433,7 @@ class FencedCursors:
         return HidingResult.HIDDEN
 
     async def _try_keep(self, cursor: OpenCursor, hiding: Hiding) -> HidingResult:
-        """Read what is left of a cursor, unless its next batch is being read."""
+        """Read the rest of a cursor, unless its next batch is being read."""
         cursor_id = _INT64.pack(cursor.id)
         if cursor_id in self._open_cursors.in_use:
             return HidingResult.IN_USE
@@ -455,7 +451,7 @@ class FencedCursors:
             if patience.cancelled_caught and fenced.ended is None:
                 await self._end(cursor, hiding.collection_uuid, _TOO_SLOW)
         except CommandError as error:
-            # Only before anything has been read.
+            # These codes occur only before anything has been read.
             is_untouched = error.code in (ErrorCode.CursorInUse, ErrorCode.CursorNotFound)
             if error.code == ErrorCode.CursorInUse:
                 return HidingResult.IN_USE
@@ -467,7 +463,7 @@ class FencedCursors:
                 if is_new:
                     self._fenced.pop(cursor_id, None)
             elif not fenced.is_held_here:
-                # Some of it may have been read; a client that read on from mongod would miss that.
+                # Some of it may have been read. A client that continued on mongod would miss that part.
                 fenced.ended = _INTERRUPTED
         return HidingResult.HIDDEN
 

@@ -1,10 +1,12 @@
-"""Removing ownership filters from replies and error messages, which show only what the client sent.
+"""Removal of ownership filters from replies and error messages, which must show only the client's own query.
 
-``explain``, ``$currentOp`` and ``$planCacheStats`` show queries as they were received, and as they were parsed. Both
-forms contain the name of the variable that identifies a filter. Nothing is decoded; parts without a filter are copied.
+``explain``, ``$currentOp`` and ``$planCacheStats`` show queries both as received and as parsed.
+Both forms contain the name of the variable that identifies a filter.
+Documents are not decoded, and parts without a filter are copied.
 
-If mongod cannot plan a query, its error shows the query with the filter. Then mongod explains the operation as the
-client sent it, which executes nothing and fails with the message for the client.
+If mongod cannot plan a query, its error shows the query with the filter.
+Then mongod explains the operation as the client sent it. That executes nothing and fails with the message for the
+client.
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,7 +48,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 _SHOWING_STAGES: Final = frozenset({b"$currentOp", b"$planCacheStats"})
 _VARIABLES: Final = (KEY_VARIABLE.encode(), COMPLETE_KEY_VARIABLE.encode())
 _MARKS: Final = (KEY_VARIABLE.encode(), NOT_RESERVED)
-"""The name in complete filters begins with the other one."""
+"""The variable name of complete filters begins with the name of the others."""
 _TEXT: Final = b"$expr: { $let: { vars: { " + KEY_VARIABLE.encode()
 _SHOWN_EMPTY: Final = frozenset({b"parsedQuery", b"pipeline", b"q"})
 """Fields that mongod shows even if they are empty."""
@@ -60,10 +62,10 @@ def shows_queries(request: Request) -> bool:
 
 
 def without_filters(frame: bytes | None) -> bytes | None:
-    """The frame of a reply without filters.
+    """Return a reply frame without filters.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the reply is malformed.
     """
     if frame is None or not _is_marked(frame):
         return frame
@@ -71,16 +73,16 @@ def without_filters(frame: bytes | None) -> bytes | None:
 
 
 def document_without_filters(document: bytes) -> bytes:
-    """A raw document without filters.
+    """Return a raw document without filters.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is malformed.
     """
     return _cleaned(document) or EMPTY_DOCUMENT
 
 
 def _cleaned(document: bytes) -> bytes | None:
-    """A document without filters; None if it contained nothing else."""
+    """Return a document without filters; None if it contained nothing else."""
     only = _only_part(document)
     if only is not None:
         return only
@@ -97,7 +99,7 @@ def _cleaned(document: bytes) -> bytes | None:
 
 
 def _only_part(document: bytes) -> bytes | None:
-    """The only part left of ``{$and: […]}``, if there is just one: mongod shows such a query without ``$and``."""
+    """Return the single remaining part of ``{$and: […]}``, if any: mongod shows such a query without ``$and``."""
     conjunction = find(document, b"$and")
     if conjunction is None or conjunction[0] != ARRAY or not _is_marked(document[conjunction[2] : conjunction[3]]):
         return None
@@ -120,7 +122,7 @@ def _cleaned_value(value: bytes, kind: int) -> bytes | None:
 
 
 def _cut(string: bytes) -> bytes:
-    """Cut a command that ``currentOp`` shows as a string, because it is long, where the filter begins."""
+    """Cut a long command, which ``currentOp`` shows as a string, where the filter begins."""
     at = string.find(_TEXT, 4)
     if at < 0:
         return string
@@ -159,7 +161,7 @@ _NOT_EXPLAINED: Final = frozenset(
 async def without_filter_in_errors(
     mongod: LocalMongod, request: Request, run: Callable[[], Awaitable[bytes | None]]
 ) -> bytes | None:
-    """Run a request with an ownership filter; returns the frame of the reply, without the filter in error messages.
+    """Run a request with an ownership filter; return the reply frame, without the filter in error messages.
 
     Args:
         mongod: the local mongod.
@@ -167,7 +169,7 @@ async def without_filter_in_errors(
         run: runs it with the filter.
 
     Raises:
-        CommandError: raised by ``run``, likewise without the filter.
+        CommandError: raised by ``run``, also without the filter.
         BackendError: mongod does not answer.
     """
     try:
@@ -193,7 +195,7 @@ async def without_filter_in_errors(
 
 
 async def _text(mongod: LocalMongod, request: Request, position: int | None, text: str) -> str:
-    """The error message without the filter, for the statement at a position or for the whole command."""
+    """Return an error message without the filter, for the statement at `position` or for the whole command."""
     if _AFTER_QUERY not in text:
         return text
     explained = element(b"explain", OBJECT, _explained(request, position))
@@ -202,12 +204,12 @@ async def _text(mongod: LocalMongod, request: Request, position: int | None, tex
     message = find(reply, b"errmsg")
     if message is not None:
         return str(decode_value(reply, message))
-    # The error no longer occurs. Without the part that shows the query, the reason remains.
+    # The error no longer occurs. Without the query, the reason remains.
     return text[: text.index(_SHOWS_QUERY)] + text.partition(_AFTER_QUERY)[2] if _SHOWS_QUERY in text else text
 
 
 def _explained(request: Request, position: int | None) -> bytes:
-    """The command to explain, with only the statement at a position if there is one."""
+    """Return the command to explain, with only the statement at `position` if given."""
     field = _STATEMENTS.get(request.name)
     if field is None or position is None:
         return without(request.body, _NOT_EXPLAINED)

@@ -1,11 +1,11 @@
-"""Adding the ownership filter to the queries of commands, so that they neither see nor touch orphans.
+"""Adds the ownership filter to the queries of commands, so that they neither read nor change orphans.
 
-Documents are not decoded; the command is copied with longer queries. Statements and commands whose query is pinned to
-one shard key that this shard owns are left unchanged.
+Documents are not decoded; the command is copied with longer queries.
+Statements and commands whose query is pinned to one owned shard key are left unchanged.
 
-**Measurements.** In an update or delete of measurements mongod accepts conditions on the metadata only, so the filter
-does not fit in. Equivalent statements on buckets take it. A batch with a statement that mongod refuses has no
-equivalent.
+**Measurements.** In an update or delete of measurements mongod accepts conditions on the metadata only, which excludes
+the filter.
+Equivalent statements on buckets accept it. A batch with a statement that mongod refuses has no equivalent.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,18 +52,18 @@ _BUCKET_STATEMENTS: Final[Mapping[str, bytes]] = {"update": b"updates", "delete"
 
 
 def is_about_measurements(request: Request) -> bool:
-    """Whether a write names the buckets of a collection and means its measurements."""
+    """Whether a write addresses the measurements of the buckets collection that it names."""
     span = request.fields.get(IS_TIME_SERIES_NAMESPACE)
     return span is not None and bool(decode_value(request.body, span))
 
 
 def as_bucket_statements(request: Request, fields: TimeSeriesFields) -> Request | None:
-    """An equivalent update or delete of buckets; None if there is none.
+    """Return an equivalent update or delete of buckets; None if there is none.
 
     Its reply counts buckets (see `operations.sharded_operations`).
 
     Raises:
-        InvalidBSONError: a statement is not well-formed.
+        InvalidBSONError: a statement is malformed.
     """
     name = _BUCKET_STATEMENTS.get(request.name)
     if name is None:
@@ -131,14 +131,14 @@ async def without_orphans(
     ownership: OwnershipFilter,
     time_series: TimeSeriesFields | None = None,
 ) -> Request:
-    """The same request, but ignoring orphans.
+    """Return the request with a filter against orphans.
 
     Args:
         request: an operation on a sharded collection.
         mongod: the local mongod.
         namespace: the collection.
         ownership: the filter.
-        time_series: of a collection of buckets, whose measurements the request may be about.
+        time_series: the time-series fields of a buckets collection.
 
     Raises:
         CommandError: as for `with_ownership` and `with_owned_ids`.
@@ -154,7 +154,7 @@ async def without_orphans(
 
 
 def hiding_moves(request: Request) -> Request:
-    """The same request; if it opens a change stream, without the writes of migrations."""
+    """Exclude the writes of migrations from a request that opens a change stream."""
     pipeline = request.fields.get(b"pipeline")
     if pipeline is None or not opens_change_stream(request.body, pipeline):
         return request
@@ -163,11 +163,11 @@ def hiding_moves(request: Request) -> Request:
 
 
 def with_ownership(request: Request, ownership: OwnershipFilter) -> Request:
-    """The same request, with the filter in all queries that need it.
+    """Return the request with the filter in all queries that need it.
 
     Raises:
-        CommandError: ShardKeyNotFound, it has an upsert that may match an orphan.
-        InvalidBSONError: it is not well-formed.
+        CommandError: ShardKeyNotFound, an upsert may match an orphan.
+        InvalidBSONError: the request is malformed.
     """
     if request.name not in FILTERED or _reads_available(request.body):
         return request
@@ -235,7 +235,7 @@ FILTERED: Final[Mapping[str, Filtering]] = {
     "delete": _deletes,
     "explain": _explain,
 }
-"""By the command's name. All other commands concern the whole collection, or name their documents."""
+"""Filter functions by command name. All other commands concern the whole collection, or name their documents."""
 
 
 def _with_filtered_statements(command: bytes, name: bytes, ownership: OwnershipFilter) -> bytes:
@@ -249,7 +249,7 @@ def _with_filtered_statements(command: bytes, name: bytes, ownership: OwnershipF
 def _filtered_statement(statement: bytes, ownership: OwnershipFilter) -> bytes:
     query = find(statement, b"q")
     if query is None:
-        return statement  # malformed, which mongod reports
+        return statement  # malformed: mongod reports it
     if _is_true(statement, b"upsert"):
         _require_pinned(statement, b"q", ownership)
         return statement
@@ -259,7 +259,8 @@ def _filtered_statement(statement: bytes, ownership: OwnershipFilter) -> bytes:
 def _require_pinned(statement: bytes, name: bytes, ownership: OwnershipFilter) -> None:
     """Check that an upsert is pinned to a key that this shard owns.
 
-    mongod does not allow the filter in upserts. They need none, as routers send them to the owner of their shard key.
+    mongod does not allow the filter in upserts. They need none, because routers send them to the owner of their shard
+    key.
     """
     span = find(statement, name)
     query = EMPTY_DOCUMENT if span is None or span[0] != OBJECT else statement[span[2] : span[3]]

@@ -1,10 +1,10 @@
-"""Adding the ownership filter to queries and pipelines, and hiding migrations from change streams.
+"""Adds the ownership filter to queries and pipelines, and hides migrations from change streams.
 
-Which stages read the collection's documents, and which ones must come first, is as in mongod 6.0.
+The stages that read the collection's documents, and those that must come first, are as in mongod 6.0.
 
 **Positional projections** (``{"list.$": 1}``). mongod parses the query of such an operation a second time, and does not
-allow ``$expr`` there. So the matching documents that are not orphans are looked up first, and their ids are added to
-the query in place of the filter.
+allow ``$expr`` there.
+So the owned matching documents are looked up first, and their ids are added to the query in place of the filter.
 """
 
 from collections.abc import Mapping
@@ -47,10 +47,10 @@ Collation = Mapping[str, Any] | None
 
 
 def is_pinned(query: bytes, ownership: OwnershipFilter, collation: Collation) -> bool:
-    """Whether a query matches only documents with one particular shard key, which are not orphans.
+    """Whether a query matches only documents with one particular owned shard key.
 
     Args:
-        query: the query, raw.
+        query: the raw query.
         ownership: the filter.
         collation: the collation in force.
     """
@@ -62,7 +62,7 @@ def is_pinned(query: bytes, ownership: OwnershipFilter, collation: Collation) ->
 
 
 def filtered_query(query: bytes, ownership: OwnershipFilter, collation: Collation) -> bytes:
-    """The query with the filter; unchanged if it is pinned.
+    """Return the query with the filter; unchanged if it is pinned.
 
     The filter is an additional top-level element, where it does not affect ``$text``, ``$near`` and positional
     operators.
@@ -73,10 +73,10 @@ def filtered_query(query: bytes, ownership: OwnershipFilter, collation: Collatio
 def with_filtered_query(
     document: bytes, name: bytes, ownership: OwnershipFilter, collation: Collation, *, may_be_null: bool = False
 ) -> bytes:
-    """The same command, statement or stage with the filter in its query, which it may lack.
+    """Return a command, statement or stage with the filter in its query, which may be absent.
 
     Args:
-        document: the command, statement or stage, raw.
+        document: the raw command, statement or stage.
         name: the field with the query.
         ownership: the filter.
         collation: the collation in force.
@@ -87,19 +87,19 @@ def with_filtered_query(
         query = element(name, OBJECT, filtered_query(EMPTY_DOCUMENT, ownership, collation))
         return append(document if span is None else without(document, {name}), query)
     if span[0] != OBJECT:
-        return document  # malformed, which mongod reports
+        return document  # malformed: mongod reports it
     return with_value(document, span, filtered_query(document[span[2] : span[3]], ownership, collation))
 
 
 def collation_of(document: bytes, ownership: OwnershipFilter) -> Collation:
-    """The collation in force for a command or statement."""
+    """Return the collation in force for a command or statement."""
     span = find(document, b"collation")
     own = decode_value(document, span) if span is not None and span[0] == OBJECT else None
     return effective(own, ownership.default_collation)
 
 
 _Stage = tuple[int, bytes]
-"""A stage's BSON type and raw value."""
+"""BSON type and raw value of a stage."""
 
 _READ_NO_DOCUMENTS: Final = frozenset(
     {
@@ -111,10 +111,10 @@ _READ_NO_DOCUMENTS: Final = frozenset(
 
 
 def filtered_pipeline(pipeline: bytes, ownership: OwnershipFilter, collation: Collation) -> bytes:
-    """The same pipeline, a raw array, but ignoring orphans.
+    """Return a pipeline with a filter against orphans.
 
     Args:
-        pipeline: the pipeline, a raw array.
+        pipeline: a raw array.
         ownership: the filter.
         collation: the collation in force.
     """
@@ -123,7 +123,7 @@ def filtered_pipeline(pipeline: bytes, ownership: OwnershipFilter, collation: Co
         return _pipeline([_match(ownership.query(collation))])
     kind, first = stages[0]
     if kind != OBJECT:
-        return pipeline  # malformed, which mongod reports
+        return pipeline  # malformed: mongod reports it
     name, span = _only_field(first)
     if name in _READ_NO_DOCUMENTS:
         return pipeline
@@ -149,7 +149,7 @@ def opens_change_stream(body: bytes, pipeline: Span) -> bool:
 
 
 def without_moves(pipeline: bytes) -> bytes:
-    """The pipeline of a change stream, a raw array, with a stage that drops the writes of reserved sessions."""
+    """Add a stage to a change stream's pipeline, a raw array, that drops the writes of reserved sessions."""
     first, *others = _stages(pipeline)
     return _pipeline([first, _match(NOT_RESERVED), *others])
 
@@ -201,7 +201,7 @@ def is_positional(request: Request) -> bool:
 async def with_owned_ids(
     request: Request, mongod: LocalMongod, namespace: Namespace, ownership: OwnershipFilter
 ) -> bytes:
-    """The body of an operation with a positional projection, whose query is restricted to documents that are owned.
+    """Restrict the query of an operation with a positional projection to owned documents; return the body.
 
     Raises:
         CommandError: the query is invalid; OperationNotSupportedInTransaction.
@@ -226,7 +226,7 @@ async def with_owned_ids(
 
 
 async def _ids(mongod: LocalMongod, namespace: Namespace, search: Mapping[str, Any]) -> bytes:
-    """``{$in: [<_id>, …]}`` with the ids that a ``find`` returns, which may take as long as the client's operation."""
+    """Return ``{$in: [<_id>, …]}`` with the ids that a ``find`` returns, without a limit on mongod's reply time."""
     elements: list[bytes] = []
     cursor = RawCursor(mongod.pool.exchange, namespace.db, search, reply_seconds_max=inf)
     for document in await cursor.all_documents():
@@ -237,6 +237,6 @@ async def _ids(mongod: LocalMongod, namespace: Namespace, search: Mapping[str, A
 
 
 def _verbatim(request: Request, name: bytes) -> object:
-    """The value of a field; a document as it is."""
+    """Return the value of a field, documents in raw form."""
     span = request.fields[name]
     return rawbson.raw_document(request.raw(span)) if span[0] == OBJECT else request.get(name)

@@ -1,12 +1,13 @@
-"""The cursors that clients have open on the local mongod: listing them, and waiting until they are closed.
+"""Cursors that clients have open on the local mongod: listing them, and waiting until they close.
 
-A listing of mongod's cursors is not atomic: it shows first the cursors in use, then the idle ones. A cursor that begins
-to be used between the two, or has only just begun, is in neither part. So where no cursor may be missed, new
-``getMore`` commands are held back during the listing, and the listing is repeated until it shows all cursors in use.
+mongod lists the cursors in use first, then the idle ones, so a listing is not atomic.
+A cursor whose batch begins between the two parts, or has only just begun, is in neither.
+Where no cursor may be missed, new ``getMore`` commands are held back during the listing. It is repeated until it shows
+all cursors in use.
 
-Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running. What was
-hidden from them, and which further collections they read, was in that process's memory. So they are ended, as if mongod
-had been restarted: their clients get CursorNotFound.
+Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running.
+Their hidden ranges and involved collections existed only in that process's memory.
+So they are ended as if mongod had restarted, and their clients get CursorNotFound.
 """
 
 from collections import defaultdict
@@ -30,14 +31,14 @@ from shardwright.wire.transport.cursor import DecodedCursor, RawCursor, RunComma
 from shardwright.wire.transport.pool import Pool
 
 SETTLE_SECONDS_MAX: Final = 0.02
-"""The longest wait of a listing for batches in progress; mongod shows the cursors of longer ones as in use."""
+"""Maximum wait of a listing for batches in progress; mongod shows the cursors of longer ones as in use."""
 
 
 class CursorsInUse:
-    """The cursors from which a batch is being read, by the raw bytes of their ids.
+    """The cursors from which a batch is being read, by raw cursor id.
 
     Attributes:
-        is_held: whether new ``getMore`` commands have to `wait_released`.
+        is_held: whether new ``getMore`` commands must call `wait_released` first.
     """
 
     def __init__(self) -> None:
@@ -52,11 +53,11 @@ class CursorsInUse:
         return cursor_id in self._readers
 
     def enter(self, cursor_id: bytes) -> None:
-        """Note that a batch of a cursor is being read; not while `is_held`."""
+        """Count a batch that is being read from a cursor; not allowed while `is_held`."""
         self._readers[cursor_id] = self._readers.get(cursor_id, 0) + 1
 
     def exit(self, cursor_id: bytes) -> None:
-        """Note that the batch has been read."""
+        """Count the batch as read."""
         for noted in self._noting:
             noted.add(cursor_id)
         others = self._readers.pop(cursor_id) - 1
@@ -82,7 +83,7 @@ class CursorsInUse:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Set[int]]:
-        """Hold new ``getMore`` commands back during the block; yields the ids of cursors that are still in use."""
+        """Hold back new ``getMore`` commands during the block; yield the ids of cursors that are still in use."""
         async with self._turn:
             self.is_held, self._released, self._unused = True, trio.Event(), trio.Event()
             try:
@@ -103,7 +104,7 @@ _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 _ALL_CURSORS: Final = {"$currentOp": {"allUsers": True, "idleCursors": True, "localOps": True}}
 
 _LISTING_MS_MAX: Final = 60_000
-"""Tolerance for cursors that were opened after their listing began: their date is later than the listing's."""
+"""Tolerance for cursors opened after their listing began, which have a later date than the listing."""
 
 
 class OpenCursor(NamedTuple):
@@ -113,12 +114,12 @@ class OpenCursor(NamedTuple):
         namespace: ``db.collection``.
         is_older: whether it matches the condition of the listing.
         command: the command that opened it.
-        is_begun: whether its pipeline has been executed at least in part; with ``batchSize: 0`` that begins with the
+        is_begun: whether its pipeline has been executed at least in part; with ``batchSize: 0`` execution begins at the
             first ``getMore``.
         transaction: the ``lsid`` and number of its transaction, if any.
         returned: the number of documents returned.
         session: the ``lsid`` in which it was opened, with its owner.
-        times_out: whether mongod ends it after some minutes without a reader; the end of its session ends it anyway.
+        times_out: whether mongod ends it after some idle minutes; the end of its session ends it anyway.
     """
 
     id: int
@@ -135,10 +136,10 @@ class OpenCursor(NamedTuple):
 class Moment:
     """Separates the cursors on one collection that are open now from cursors opened later.
 
-    The first complete listing decides, not the clock, which may have been set back since a cursor was opened.
+    The first complete listing decides. The clock may have been set back since a cursor was opened.
 
     Attributes:
-        open: ids of the cursors that are open; None until they have been listed.
+        open: ids of the open cursors; None until they have been listed.
     """
 
     __slots__ = ("open",)
@@ -147,7 +148,7 @@ class Moment:
         self.open: frozenset[int] | None = None
 
     def older(self, listed: Iterable[OpenCursor]) -> list[OpenCursor]:
-        """The cursors that were open at this moment."""
+        """Return the cursors that were open at this moment."""
         wanted = [each for each in listed if each.is_older]
         if self.open is None:
             self.open = frozenset(each.id for each in wanted)
@@ -179,12 +180,12 @@ class OpenCursors:
         while found:
             await self._end_useless(namespace, found)
             await backoff.pause()
-            # To be certain, readers must be held back, which is worthwhile only if this listing shows no cursor.
+            # A certain listing holds readers back, which is worthwhile only if this one shows no cursor.
             visible = opened_until.older(await _listed(self._mongod.command, _on(namespace)))
             found = visible or await self.older(namespace, opened_until=opened_until)
 
     async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
-        """List the open cursors on a collection that were open at a moment, except tailable ones and our own."""
+        """List the cursors on a collection that were open at a moment, except tailable ones and our own."""
         backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             async with self.in_use.held() as in_use:
@@ -197,13 +198,13 @@ class OpenCursors:
         """Wait until all cursors on a collection that are open now on another member's mongod are closed."""
         backoff = Backoff(first_seconds=0.05, seconds_max=5.0)
         present, wanted = now(), _on(namespace)
-        # The member's readers cannot be held back, so a cursor that begins to be read may be missing from one listing.
+        # The member's readers cannot be held back, so one listing may miss a cursor whose batch is just beginning.
         present.older([each for _ in range(2) for each in await _listed(pool.command, wanted)])
         while any([present.older(await _listed(pool.command, wanted)) for _ in range(2)]):
             await backoff.pause()
 
     async def raw_commands(self, cursor_ids: Collection[int]) -> dict[int, bytes]:
-        """Return the raw commands that opened some cursors, by the ids of the cursors that are still open."""
+        """Return the commands that opened the given cursors, by id; closed cursors are left out."""
         wanted = {"cursor.cursorId": {"$in": [Int64(each) for each in cursor_ids]}}
         shown = {"id": "$cursor.cursorId", "command": "$cursor.originatingCommand"}
         stages = [_ALL_CURSORS, {"$match": wanted}, {"$replaceRoot": {"newRoot": shown}}]
@@ -216,18 +217,18 @@ class OpenCursors:
         return commands
 
     async def still_open(self, cursor_ids: Collection[bytes]) -> set[bytes]:
-        """Return which of some cursors are open, by their raw ids; cursors that are being read count as open."""
+        """Return the open ones among raw cursor ids; cursors that are being read count as open."""
         wanted = [Int64(int.from_bytes(each, "little", signed=True)) for each in cursor_ids]
         stages = [_ALL_CURSORS, {"$match": {"cursor.cursorId": {"$in": wanted}}}, {"$project": {"cursor.cursorId": 1}}]
         listing = {"aggregate": 1, "pipeline": stages, "cursor": {}, **_NEAREST}
         with self.in_use.noting_batches() as read:
             found = await DecodedCursor(self._mongod.command, "admin", listing).all_documents()
         listed = {int(each["cursor"]["cursorId"]).to_bytes(8, "little", signed=True) for each in found}
-        # A cursor that begins to be read during the listing may be missing from it.
+        # The listing may miss a cursor whose batch began during it.
         return listed | {each for each in cursor_ids if each in self.in_use or each in read}
 
     async def _end_useless(self, namespace: str, cursors: Iterable[OpenCursor]) -> None:
-        """End cursors of transactions that have ended: they cannot be read any more, but mongod keeps them."""
+        """End cursors of finished transactions: mongod keeps them although no client can read them."""
         useless = [
             Int64(each.id)
             for each in cursors
@@ -241,11 +242,11 @@ class OpenCursors:
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
     """List the cursors on clients' collections that were open at a time and still are, except tailable ones.
 
-    Cursors on ``local``, ``config`` and ``admin`` are left out; other cursors of this daemon are included. A cursor
-    from which a batch is being read may be missing.
+    Cursors on ``local``, ``config`` and ``admin`` are left out; other cursors of this daemon are included.
+    A cursor from which a batch is being read may be missing.
 
     Args:
-        mongod: the mongod; its clock is this machine's.
+        mongod: the mongod; it shares this machine's clock.
         opened_until: the time. A creation date in the future means that the clock was set back since.
 
     Raises:
@@ -265,13 +266,13 @@ def now() -> Moment:
 
 
 def _on(namespace: str) -> dict[str, Any]:
-    # A killed daemon may have left the cursor of a clone open, which is not read any more.
+    # A killed daemon may have left a clone's cursor open. It has no reader any more.
     is_own = {"$eq": ["$cursor.originatingCommand.comment", OWN_CURSOR_COMMENT]}
     return _wanted({"$eq": ["$ns", namespace]}, {"$not": is_own})
 
 
 def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
-    # Tailable cursors are left out: on a collection that can be sharded they belong to change streams, which read the
+    # Tailable cursors are left out. On a collection that can be sharded they belong to change streams, which read the
     # oplog and never end. Operations without a cursor have no cursor id.
     is_cursor = {"$gt": ["$cursor.cursorId", None]}
     return {"$and": [is_cursor, {"$ne": ["$cursor.tailable", True]}, *conditions]}
@@ -320,7 +321,7 @@ def _transaction_of(command: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]
 logger = get_logger("shardd.orphans")
 
 WAIT_SECONDS_MAX: Final = 10.0
-"""The longest wait of a ``getMore`` for inherited cursors to end."""
+"""Maximum wait of a ``getMore`` for inherited cursors to end."""
 
 
 class InheritedCursors:
@@ -333,7 +334,7 @@ class InheritedCursors:
         self._gone = trio.Event()
 
     async def end(self) -> None:
-        """End them as soon as mongod answers; then `are_gone`."""
+        """End all inherited cursors as soon as mongod answers, then set `are_gone`."""
         backoff = Backoff(first_seconds=0.1, seconds_max=1.0)
         while not self.are_gone:
             try:
@@ -349,7 +350,7 @@ class InheritedCursors:
         self._gone.set()
 
     async def wait_gone(self, request: Request) -> None:
-        """Wait until all of them have ended, before a ``getMore`` is forwarded.
+        """Wait until all inherited cursors have ended, before a ``getMore`` is forwarded.
 
         Raises:
             CommandError: CursorNotFound, they could not be ended in time.

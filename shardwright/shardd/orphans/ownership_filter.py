@@ -1,13 +1,14 @@
 """The filter that hides documents in orphan ranges from operations.
 
-It compares a document's shard key in an aggregation expression, as routing tables do. ``$expr`` compares values of all
-types in BSON order, which is the order of shard keys, with three exceptions that are corrected here:
+An aggregation expression compares a document's shard key, as routing tables do.
+``$expr`` compares values of all types in BSON order, which is the order of shard keys. Three exceptions are corrected
+here:
 
-- a missing field counts as null;
-- a hashed field counts as its hash, which ``$toHashedIndexKey`` computes;
-- strings are compared under the operation's collation, whereas shard keys are compared byte by byte. Field names are
-  never collated. So if a collation other than the simple one is in force, a string ``s`` is compared as the document
-  ``{s: 0}``, and embedded documents and arrays are compared part by part along the bound.
+- A missing field counts as null.
+- A hashed field counts as its hash, which ``$toHashedIndexKey`` computes.
+- Strings are compared under the operation's collation, but shard keys are compared byte by byte. Field names are never
+  collated. Under any collation but the simple one, a string ``s`` is therefore compared as the document ``{s: 0}``, and
+  embedded documents and arrays are compared part by part along the bound.
 
 All of this was observed on mongod; the tests compare it with `sharding.key_order`.
 """
@@ -38,12 +39,12 @@ _ESCAPES: Final = (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
 
 
 def shard_key(pattern: ShardKeyPattern) -> Expression:
-    """A document's shard key, as an array of values."""
+    """Return the expression for a document's shard key, an array of values."""
     return [_field_value(field) for field in pattern.fields]
 
 
 def is_below(key: Expression, bound: bytes, *, is_collated: bool) -> Expression:
-    """Whether a shard key sorts before a bound.
+    """Return the condition that a shard key sorts before a bound.
 
     Args:
         key: an expression with the value of `shard_key`.
@@ -69,7 +70,7 @@ def _field_value(field: ShardKeyField) -> Expression:
 
 
 def _compare(value: Expression, document: bytes, span: Span) -> Expression:
-    """-1, 0 or 1 if a value is less than, equal to or greater than the constant; strings are compared as bytes."""
+    """Return the sign of comparing a value with the constant, as -1, 0 or 1; strings are compared as bytes."""
     if not _is_collatable(document, span):
         return {"$cmp": [value, _literal(document, span)]}
     if span[0] in _STRINGS:
@@ -110,17 +111,17 @@ def _compare_elements(value: Expression, document: bytes, span: Span) -> Express
 
 
 def _end_order(array: str, position: int) -> Expression:
-    """-1 if an array ends before a position, else 0."""
+    """Return -1 if an array ends before a position, else 0."""
     return {"$cond": [{"$gt": [{"$size": array}, position]}, 0, -1]}
 
 
 def _first_difference(signs: list[Expression]) -> Expression:
-    """The first sign that is not 0; 0 if all are."""
+    """Return the first sign other than 0; 0 if there is none."""
     return {"$cmp": [signs, [0] * len(signs)]}
 
 
 def _as_name(text: Expression) -> Expression:
-    """A document whose only field has a string as its name."""
+    """Wrap a string as the name of a document's only field."""
     return {"$arrayToObject": [[{"k": text, "v": 0}]]}
 
 
@@ -141,18 +142,18 @@ def _escape(text: bytes) -> bytes:
 
 
 def _as_string(value: Expression) -> Expression:
-    """A string or a symbol as a string; only symbols are converted, since the conversion fails on invalid UTF-8."""
+    """Convert a symbol to a string. Strings are not converted, since the conversion fails on invalid UTF-8."""
     return {"$cond": [{"$eq": [{"$type": value}, "symbol"]}, {"$substrBytes": [value, 0, -1]}, value]}
 
 
 def _has_type_of(value: Expression, kind: int) -> Expression:
-    """Whether a value has a type, or one that is compared with it by value."""
+    """Return the condition that a value has the given type, or one compared with it by value."""
     kinds = next((kinds for kinds in _TYPES_OF_ONE_RANK if kind in kinds), (kind,))
     return {"$in": [{"$type": value}, [type_name(each) for each in kinds]]}
 
 
 def _smallest(kind: int) -> Expression:
-    """The smallest value of a type, against which values of other types are compared by type."""
+    """Return the smallest value of a type, against which values of other types compare by type."""
     return {"$literal": "" if kind in _STRINGS else {} if kind == rawbson.OBJECT else []}
 
 
@@ -172,21 +173,22 @@ def _is_collatable(document: bytes, span: Span) -> bool:
 
 
 KEY_VARIABLE: Final = "ownedShardKey"
-"""The name by which filters are recognised in replies that show queries."""
+"""Variable that marks filters in replies that show queries."""
 
 COMPLETE_KEY_VARIABLE: Final = "ownedShardKeyOnly"
-"""The name in complete filters."""
+"""Variable that marks complete filters."""
 
 
 class OwnershipFilter:
-    """Decides which documents of a collection are orphans, here and as a query.
+    """Identifies the orphans of a collection, here and as a query.
 
     Args:
         pattern: the shard key.
         ranges: the ranges that may hold orphans, sorted, without overlap.
         default_collation: the collection's default collation.
-        is_complete: whether the ranges are everything that the shard does not own, so that an operation with this
-            filter cannot see anything that arrives later.
+        is_complete: whether the ranges are everything that the shard does not own, so that the filter also hides
+            anything
+            that arrives later.
     """
 
     def __init__(
@@ -220,10 +222,10 @@ class OwnershipFilter:
         return position >= 0 and low < self.ranges[position].max_key
 
     def merged_with(self, later: "OwnershipFilter") -> "OwnershipFilter":
-        """A filter for the ranges of both, as few as possible; this one if it has all of them already.
+        """Return a filter for the ranges of both, merged; this one if it already contains all of them.
 
         Args:
-            later: another filter of the same collection. Its shard key may refine the one of this filter.
+            later: another filter of the same collection. Its shard key may refine this filter's.
         """
         own = self.ranges
         if later.pattern.document != self.pattern.document:
@@ -232,9 +234,9 @@ class OwnershipFilter:
         return self if ranges == self.ranges else OwnershipFilter(later.pattern, ranges, later.default_collation)
 
     def element(self, collation: Mapping[str, Any] | None) -> bytes:
-        """The ``$expr`` element to add to a query, so that it does not match orphans.
+        """Return the ``$expr`` element that makes a query exclude orphans.
 
-        A query may contain several elements of that name; all of them have to be true.
+        A query may contain several elements of that name; all of them must be true.
 
         Args:
             collation: the collation in force: the operation's, or else the collection's.
@@ -242,7 +244,7 @@ class OwnershipFilter:
         return self._element if is_simple(collation) or not self.depends_on_collation else self._collated_element
 
     def query(self, collation: Mapping[str, Any] | None) -> bytes:
-        """A query that matches all documents except orphans."""
+        """Return a query that matches all documents except orphans."""
         return from_elements(self.element(collation))
 
     @cached_property
@@ -263,7 +265,7 @@ class OwnershipFilter:
         return {"$let": {"vars": key, "in": self._decide(0, len(self.ranges), is_collated=is_collated)}}
 
     def _decide(self, first: int, end: int, *, is_collated: bool) -> Expression:
-        """An expression that is true if a key is in none of the ranges from ``first`` to ``end``: a bisection."""
+        """Return the condition that a key is in none of the ranges from ``first`` to ``end``, by bisection."""
         if first == end:
             return True
         key = f"$${self._variable}"
@@ -298,7 +300,7 @@ RANGES_MAX: Final = 1_000
 
 
 def unowned_filter(table: RoutingTable, shard: str) -> OwnershipFilter | None:
-    """The filter that passes only documents that a shard owns; None if it would have too many ranges."""
+    """Return the filter that matches only documents that a shard owns; None if it would have too many ranges."""
     unowned = (part for is_owned, part in table.ranges_by_ownership(shard) if not is_owned)
     ranges = list(islice(unowned, RANGES_MAX + 1))
     if len(ranges) > RANGES_MAX:

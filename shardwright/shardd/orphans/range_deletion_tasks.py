@@ -1,11 +1,11 @@
 """Range deletion tasks (``config.rangeDeletions``), and the ranges that may hold orphans because of them.
 
-`RangeDeletions` publishes in `RangeDeletionTasks` what it reads and changes in the collection; ownership filters and
-refreshes only read. So neither side imports the other.
+`RangeDeletions` reads and changes the collection and publishes its tasks in `RangeDeletionTasks`.
+Ownership filters and refreshes only read them there, so neither side imports the other.
 
 **Orphan ranges** are not stored: they are the parts of range deletions that the routing table assigns to other shards.
-So an incoming range is hidden from its registration until the routing table assigns it to this shard, and an outgoing
-range from the moment when the routing table assigns it to another, without any notification.
+So an incoming range is hidden from its registration until the routing table assigns it to this shard.
+An outgoing range is hidden once the routing table assigns it to another shard. Neither needs a notification.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ RANGE_DELETIONS: Final = "rangeDeletions"
 
 CLEAN_NOW: Final = "now"
 CLEAN_DELAYED: Final = "delayed"
-"""When a range is deleted: as soon as no older operation can read it, or ``orphanCleanupDelaySecs`` later."""
+"""Values of ``whenToClean``: once no older operation can read the range, or ``orphanCleanupDelaySecs`` later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class KeyRange:
         return cls(*(encode_document(required(document, bound, Mapping)) for bound in ("min", "max")))
 
     def to_document(self) -> dict[str, Any]:
-        """``{min, max}``."""
+        """Return ``{min, max}``."""
         return {"min": raw_document(self.min), "max": raw_document(self.max)}
 
     def __str__(self) -> str:
@@ -64,14 +64,11 @@ class RangeDeletionTask:
 
     Attributes:
         id: the migration's UUID.
-        namespace: the collection.
-        collection_uuid: its UUID.
-        donor: id of the donor.
-        range: the range that moves.
+        range: the migrated range.
         pending: whether the outcome of the migration is still open.
         when: `CLEAN_NOW` or `CLEAN_DELAYED`.
-        timestamp: when the task was registered or became ready.
-        orphans: number of documents to delete, as far as known.
+        timestamp: the time at which the task was registered or became ready.
+        orphans: approximate number of documents to delete.
     """
 
     id: UUID
@@ -104,7 +101,7 @@ class RangeDeletionTask:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The document as MongoDB 6.0 writes it."""
+        """Return the document as MongoDB 6.0 writes it."""
         document: dict[str, Any] = {
             "_id": Binary.from_uuid(self.id),
             "nss": self.namespace,
@@ -122,7 +119,7 @@ class RangeDeletionTask:
 
 
 class RangeDeletionTasks:
-    """The known range deletions. Their ranges are always current, their orphan counts need not be.
+    """The cached range deletions. Their ranges are always current, their orphan counts need not be.
 
     Args:
         on_change: called with a namespace when its range deletions have changed.
@@ -134,7 +131,7 @@ class RangeDeletionTasks:
         self._loaded = trio.Event()
 
     def of(self, namespace: str) -> Sequence[RangeDeletionTask]:
-        """The unfinished range deletions of a collection, whatever its UUID."""
+        """Return the unfinished range deletions of a collection, whatever its UUID."""
         return self._tasks.get(namespace, ())
 
     def put(self, namespace: str, tasks: Sequence[RangeDeletionTask]) -> None:
@@ -146,21 +143,21 @@ class RangeDeletionTasks:
         self._on_change(namespace)
 
     def set_loaded(self) -> None:
-        """Record that all persisted range deletions are known."""
+        """Record that all persisted range deletions have been loaded."""
         self._loaded.set()
 
     def unload(self) -> None:
-        """Record that the persisted range deletions have to be read again."""
+        """Record that the persisted range deletions must be read again."""
         if self._loaded.is_set():
             self._loaded = trio.Event()
 
     async def wait_loaded(self) -> None:
-        """Return when the persisted range deletions are known."""
+        """Wait until the persisted range deletions have been loaded."""
         await self._loaded.wait()
 
 
 def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
-    """The range of a range deletion, with encoded keys for comparisons.
+    """Return the range of a range deletion, with encoded keys for comparisons.
 
     Args:
         task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
@@ -170,7 +167,7 @@ def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
 
 
 def extended(low: bytes, high: bytes, pattern: ShardKeyPattern) -> ChunkRange:
-    """The range between two bounds of the shard key, or of a key that it refines."""
+    """Return the range between two bounds of the shard key, or of a key that it refines."""
     low, high = extend_bound(low, pattern), extend_bound(high, pattern)
     return ChunkRange(low, high, encode_key(low), encode_key(high))
 
@@ -178,16 +175,16 @@ def extended(low: bytes, high: bytes, pattern: ShardKeyPattern) -> ChunkRange:
 def orphan_ranges(
     tasks: Iterable[RangeDeletionTask], table: RoutingTable, shard: str, time: Timestamp | None = None
 ) -> tuple[ChunkRange, ...]:
-    """The ranges that ``shard`` does not own but may hold documents of, sorted and merged.
+    """Return the ranges that ``shard`` does not own but may hold documents of, sorted and merged.
 
     Args:
-        tasks: the range deletions of the namespace; another collection's of that name do not count.
+        tasks: the range deletions of the namespace; another collection with its name is ignored.
         table: the collection's routing table.
         shard: id of this shard.
-        time: a cluster time in the past for which to answer, given its ``tasks``; None for the present.
+        time: a past cluster time at which ``tasks`` were read; None for the present.
 
     Raises:
-        CommandError: StaleChunkHistory, ``table`` does not know who owned one of the ranges at ``time``.
+        CommandError: StaleChunkHistory, the history in ``table`` does not reach back to ``time`` for one of the ranges.
     """
     uuid = table.collection.uuid
     return merged(
@@ -200,7 +197,7 @@ def orphan_ranges(
 
 
 def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[ChunkRange, RoutedChunk]]:
-    """The chunks that overlap a range, in order, each with its part that lies in the range."""
+    """Yield the chunks that overlap a range, in order, each with the part inside the range."""
     key = wanted.min_key
     while key < wanted.max_key:
         chunk = table.chunk_for_key(key)
@@ -211,7 +208,7 @@ def chunks_within(table: RoutingTable, wanted: ChunkRange) -> Iterator[tuple[Chu
 
 
 def merged(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
-    """Sort ranges, and merge those that touch or overlap."""
+    """Sort ranges, and merge ranges that touch or overlap."""
     found: list[ChunkRange] = []
     for each in sorted(ranges, key=lambda each: each.min_key):
         if found and each.min_key <= found[-1].max_key:

@@ -1,5 +1,5 @@
-"""Deleting the orphans of ranges that were given away or not received completely, once no operation reads them.
+"""Range deletion of orphans after migrations, complete or not, once no operation reads them.
 
-Owns ``config.rangeDeletions``, the task that works through it, and hiding incoming ranges from older operations.
+Owns ``config.rangeDeletions``, the task that processes it, and hiding incoming ranges from older operations.
 May import `context`, `local_mongod`, `metadata` and `orphans`.
 """

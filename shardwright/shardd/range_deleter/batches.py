@@ -1,4 +1,4 @@
-"""Finding some documents of a range through the shard key index, and deleting these if they are still in it."""
+"""Batches of a range deletion: documents found through the shard key index, deleted if still in the range."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from shardwright.wire import rawbson
 async def next_batch(
     mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
 ) -> list[bytes]:
-    """Up to ``size`` documents of a range, as raw ``{_id}``; none if it is empty.
+    """Return up to ``size`` documents of a range, as raw ``{_id}``; none if it is empty.
 
     Raises:
         CommandError: IndexNotFound, no index supports the shard key.
@@ -33,7 +33,7 @@ async def next_batch(
 def delete_statement(
     found: Sequence[bytes], pattern: ShardKeyPattern, wanted: ChunkRange, default_collation: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The statement that deletes documents, except those that have left the range since they were found.
+    """Return the statement that deletes documents, except those that have left the range since they were found.
 
     It uses the collection's collation, so that it can use the ``_id`` index.
 
@@ -49,7 +49,7 @@ def delete_statement(
 
 
 def one_of(found: Sequence[bytes]) -> bytes:
-    """``{$in: [<_id>, …]}`` with the ids of the documents."""
+    """Return ``{$in: [<_id>, …]}`` with the ids of the documents."""
     ids = []
     for position, document in enumerate(found):
         span = rawbson.find(document, b"_id")

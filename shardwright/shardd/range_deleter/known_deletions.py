@@ -1,4 +1,4 @@
-"""The range deletions that a daemon knows, and waiting for their ends."""
+"""The range deletions recorded in a daemon, and waits for their ends."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -16,10 +16,10 @@ logger = get_logger("shardd.orphans")
 
 
 class KnownDeletion:
-    """One known range deletion, and an event for its end.
+    """One recorded range deletion, and an event for its end.
 
     Attributes:
-        task: the task as it was last persisted or replicated.
+        task: the task as last persisted or replicated.
         is_running: whether the deletion has been started in this term.
         is_hidden: whether the range has been hidden from the operations that are older than its registration.
     """
@@ -37,15 +37,15 @@ class KnownDeletion:
         return self._ended.is_set()
 
     def end(self, error: CommandError | None = None) -> None:
-        """Record that the range is deleted or forgotten or, with an error, that it will be neither for now."""
+        """Record that the range was deleted or removed, or the error that prevents both for now."""
         self._error = error
         self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Return when the range is deleted or forgotten.
+        """Wait until the range is deleted or removed.
 
         Raises:
-            CommandError: it will not be for now.
+            CommandError: the error that prevents it for now.
         """
         await self._ended.wait()
         if self._error is not None:
@@ -53,10 +53,10 @@ class KnownDeletion:
 
 
 class KnownDeletions:
-    """All range deletions that a daemon knows, by migration.
+    """All range deletions recorded in a daemon, by migration.
 
     Args:
-        published: where operations look them up.
+        published: receives the tasks, for operations to look up.
     """
 
     def __init__(self, published: RangeDeletionTasks) -> None:
@@ -70,22 +70,22 @@ class KnownDeletions:
         return iter(list(self._all.values()))
 
     def find(self, migration_id: UUID) -> KnownDeletion | None:
-        """The range deletion of a migration, None if it is not known."""
+        """Return the range deletion of a migration, None if there is none."""
         return self._all.get(migration_id)
 
     def tasks_of(self, namespace: str) -> list[RangeDeletionTask]:
-        """The unfinished range deletions of a collection, whatever its UUID."""
+        """Return the unfinished range deletions of a collection, whatever its UUID."""
         return [each.task for each in self._all.values() if each.task.namespace == namespace]
 
     @property
     def orphans(self) -> int:
-        """Number of documents to delete, as far as known."""
+        """Approximate number of documents to delete."""
         return sum(each.task.orphans for each in self._all.values())
 
     # Changes
 
     def adopt(self, task: RangeDeletionTask) -> KnownDeletion:
-        """Record a task that is new or has changed; its end can be waited for again if it had ended with an error."""
+        """Record a new or changed task; an earlier error is cleared, so that its end can be awaited again."""
         known = self._all.get(task.id)
         if known is None:
             known = self._all[task.id] = KnownDeletion(task)
@@ -100,14 +100,14 @@ class KnownDeletions:
         return known
 
     def forget(self, migration_id: UUID) -> None:
-        """Remove a range that is deleted, or that this shard owns for good; does nothing if it is not known."""
+        """Remove a range that is deleted, or that this shard owns for good, if it is recorded."""
         known = self._all.pop(migration_id, None)
         if known is not None:
             self._publish(known.task.namespace)
             known.end()
 
     def replace(self, tasks: Iterable[RangeDeletionTask]) -> None:
-        """Replace all known tasks by those that are persisted."""
+        """Replace all tasks by the persisted ones."""
         present = {task.id: task for task in tasks}
         for migration_id in [each for each in self._all if each not in present]:
             self.forget(migration_id)
@@ -116,14 +116,14 @@ class KnownDeletions:
         self._published.set_loaded()
 
     def unload(self, error: CommandError) -> None:
-        """End all waits with an error, at the end of a term; the persisted tasks have to be read again."""
+        """End all waits with an error, at the end of a term; the persisted tasks must be read again."""
         self._published.unload()
         for each in self._all.values():
             if not each.has_ended:
                 each.end(error)
 
     def add_orphans(self, migration_id: UUID, count: int) -> None:
-        """Add to the number of orphans of a range, if it is known; a negative number subtracts."""
+        """Add to the number of orphans of a range, if it is recorded; a negative number subtracts."""
         known = self._all.get(migration_id)
         if known is not None:
             known.task = replace(known.task, orphans=max(known.task.orphans + count, 0))
@@ -139,17 +139,17 @@ class KnownDeletions:
         *,
         ignoring: UUID | None = None,
     ) -> None:
-        """Return when no registered range overlaps the given one.
+        """Wait until no registered range overlaps the given one.
 
         Args:
             namespace: the collection.
             collection_uuid: its UUID.
             range: the given range.
             pattern: the shard key.
-            ignoring: a migration whose range does not count.
+            ignoring: a migration whose range is ignored.
 
         Raises:
-            CommandError: an overlapping range will not be deleted for now.
+            CommandError: the deletion of an overlapping range has failed for now.
         """
         while True:
             overlapping = [
@@ -166,20 +166,20 @@ class KnownDeletions:
             await overlapping[0].wait_ended()
 
     async def wait_deleted(self, migration_id: UUID) -> None:
-        """Return when a migration's range is deleted or forgotten; at once if it is not known.
+        """Wait until a migration's range is deleted or removed; return at once if there is none.
 
         Raises:
-            CommandError: it will not be for now.
+            CommandError: the deletion has failed for now.
         """
         known = self._all.get(migration_id)
         if known is not None:
             await known.wait_ended()
 
     async def wait_all_deleted(self, namespace: str) -> None:
-        """Return when all ranges of a collection that may be deleted have been, for ``cleanupOrphaned``.
+        """Wait until all ranges of a collection that may be deleted are gone, for ``cleanupOrphaned``.
 
         Raises:
-            CommandError: one of them will not be for now.
+            CommandError: one of the deletions has failed for now.
         """
         for each in [each for each in self._all.values() if each.task.namespace == namespace]:
             if not each.task.pending:
@@ -190,7 +190,7 @@ class KnownDeletions:
 
 
 def logger_of(task: RangeDeletionTask) -> Logger:
-    """A logger whose lines identify a range deletion."""
+    """Return a logger whose lines identify a range deletion."""
     return logger.bind(
         namespace=task.namespace,
         migration=str(task.id),

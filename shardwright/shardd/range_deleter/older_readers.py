@@ -1,12 +1,12 @@
 """Hiding an incoming range from older operations, before its first document is written.
 
-A read that is older than the migration sees the range on its donor, so it must not see it here as well. Operations that
-begin from now on have the ownership filter. Running operations are of three kinds. The migration never waits long for
-readers:
+A read that is older than the migration sees the range on its donor, so it must not see it here as well.
+Operations that begin from now on have the ownership filter.
+Running operations are of three kinds, and the migration never waits long for readers:
 
-- reads that have not been answered are discarded and run again with a filter (`VersionedOperations`);
-- the range is hidden from open cursors (`fenced_cursors`);
-- writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
+- Unanswered reads are discarded and run again with a filter (`VersionedOperations`).
+- The range is hidden from open cursors (`fenced_cursors`).
+- Writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 READS_SECONDS_MAX: Final = 0.2
-"""How long to wait for running reads, which is cheaper than repeating them."""
+"""Maximum wait for running reads, which is cheaper than repeating them."""
 
 WRITES_SECONDS_MAX: Final = 10.0
 
 
 async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors, hidden: OwnershipFilter) -> None:
-    """Hide documents that are written to some ranges after this returns from all running operations on a collection.
+    """Hide documents written to some ranges after this returns from all running operations on a collection.
 
     Args:
         state: the collection's state.
@@ -59,7 +59,7 @@ async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors,
 async def hide_from_cursors_of_secondary(
     state: NamespaceState, cursors: FencedCursors, task: RangeDeletionTask
 ) -> None:
-    """Hide an incoming range, which the primary is going to write, from the cursors that are open on this secondary.
+    """Hide an incoming range, before the primary writes it, from the cursors that are open on this secondary.
 
     They may have been opened while this was the primary. The migration does not wait for them.
 
@@ -75,7 +75,7 @@ async def hide_from_cursors_of_secondary(
     if state.last_table is None or task.donor == state.shard:
         return  # no read of the collection came through this daemon, or the range is leaving this shard
     table = state.last_table
-    # If the table already assigns the range to this shard, nothing is hidden: there may be readers that should see it.
+    # If the table already assigns the range to this shard, nothing is hidden: readers may rightly see it.
     ranges = orphan_ranges([task], table, state.shard)
     if ranges:
         hidden = OwnershipFilter(table.key_pattern, ranges, table.collection.default_collation)
@@ -83,7 +83,7 @@ async def hide_from_cursors_of_secondary(
 
 
 async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -> None:
-    """Close the cursor of a reply that is being discarded.
+    """Close the cursor of a discarded reply.
 
     Raises:
         BackendError: mongod does not answer.
@@ -96,11 +96,11 @@ async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -
 def has_more(frame: bytes, results_max: Callable[[], int | None]) -> bool:
     """Whether a first batch leaves a cursor open that may return more documents.
 
-    mongod keeps some cursors open that have returned as many as they may.
+    mongod keeps some exhausted cursors open.
 
     Args:
         frame: the reply.
-        results_max: how many documents the cursor returns at most, None if it has no limit.
+        results_max: returns the maximum number of documents of the cursor, None without a limit.
     """
     cursor_id = id_in_reply(frame)
     if cursor_id is None or not any(frame[cursor_id[2] : cursor_id[3]]):

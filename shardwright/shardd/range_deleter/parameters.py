@@ -1,7 +1,7 @@
-"""The parameters of the range deleter, which are mongod's: it has them, with defaults and limits, in every role.
+"""Parameters of the range deleter, read from mongod, which has them with defaults and limits in every role.
 
-So ``setParameter`` and ``getParameter`` are forwarded as for its other parameters, and values given when mongod is
-started apply here too.
+``setParameter`` and ``getParameter`` are forwarded as for its other parameters, and mongod's startup values apply here
+too.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _BATCH_SIZE: Final = "rangeDeleterBatchSize"
 _BATCH_DELAY: Final = "rangeDeleterBatchDelayMS"
 
 _BATCH_SIZE_MAX: Final = 1_000
-"""A limit because a batch is one transaction, which locks its documents until it commits."""
+"""Limit for a batch, because it is one transaction, which locks its documents until it commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDeleterParameters:
-    """How ranges are deleted.
+    """Delays and batch size of range deletions.
 
     Attributes:
         cleanup_delay_seconds: time between the end of a migration and the deletion, for reads on secondaries.
@@ -34,7 +34,7 @@ class RangeDeleterParameters:
 
     @classmethod
     async def read(cls, mongod: LocalMongod) -> "RangeDeleterParameters":
-        """The current parameters of mongod.
+        """Read the current parameters from mongod.
 
         Raises:
             CommandError: mongod refuses.
@@ -45,6 +45,6 @@ class RangeDeleterParameters:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "RangeDeleterParameters":
-        """The parameters from mongod's values."""
+        """Convert mongod's values."""
         size = min(values[_BATCH_SIZE] or _BATCH_SIZE_MAX, _BATCH_SIZE_MAX)
         return cls(values[_CLEANUP_DELAY], size, values[_BATCH_DELAY] / 1000)

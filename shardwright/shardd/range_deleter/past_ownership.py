@@ -1,9 +1,10 @@
-"""The ownership filter for reads at a time in the past (``atClusterTime``): it hides what was an orphan then.
+"""The ownership filter for reads at a past time (``atClusterTime``), which hides the orphans of that time.
 
-The data is read as it was at that time, so it is filtered by the ownership of that time. The ranges that could hold
-orphans are read from ``config.rangeDeletions`` at the same time, on the same mongod: a reader that could see an orphan
-also sees its range deletion. Documents that were given away and deleted since remain visible, as mongod keeps them for
-as long as it serves reads at that time.
+Such a read returns the data of that time, so it is filtered by the ownership of that time.
+The ranges that could hold orphans are read from ``config.rangeDeletions`` at the same time, on the same mongod. A
+reader that could see an orphan therefore also sees its range deletion.
+Documents that were migrated and deleted since remain visible, because mongod keeps them as long as it serves reads at
+that time.
 """
 
 from typing import Final
@@ -22,7 +23,7 @@ _AT_TIME: Final = b"atClusterTime"
 
 
 def snapshot_time(request: Request) -> Timestamp | None:
-    """The time in the past at which a request reads; None if it reads the present."""
+    """Return the past time at which a request reads; None if it reads the present."""
     raw = request.raw_object(READ_CONCERN)
     if raw is None or _AT_TIME not in raw:
         return None
@@ -34,11 +35,11 @@ def snapshot_time(request: Request) -> Timestamp | None:
 async def ownership_at(
     range_deletions: RangeDeletions, table: RoutingTable, shard: str, time: Timestamp
 ) -> OwnershipFilter | None:
-    """The filter for a read at a time; None if there were no orphans.
+    """Return the filter for a read at a time; None if there were no orphans.
 
     Args:
         range_deletions: this shard's range deletions.
-        table: the collection's routing table, of the version that the read was admitted with.
+        table: the routing table whose version the read was admitted with.
         shard: id of this shard.
         time: the time of the read.
 

@@ -1,4 +1,4 @@
-"""Deleting a range: in batches, only after older operations and cursors have ended, and never what this shard owns."""
+"""Deletion of a range in batches, after older operations and cursors have ended, and never of owned chunks."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -33,8 +33,10 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.orphans")
 
 _DELAYS_FOR_CURSORS: Final = 8
-"""How many times ``orphanCleanupDelaySecs``, after that delay, a range deletion waits for the cursors on other members:
-two hours by default, while idle cursors end after ten minutes."""
+"""Maximum wait for cursors on other members after the delay, as a multiple of ``orphanCleanupDelaySecs``.
+
+That is two hours by default; idle cursors end after ten minutes.
+"""
 
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
 
@@ -47,7 +49,7 @@ class RangeDeleter:
         sessions: the reserved sessions in which documents are deleted.
         store: removes the task of a range that has been deleted.
         on_deleted: called after each batch with the migration's id and the number of documents deleted.
-        keep_sessions: refreshes sessions on the mongod whose documents are about to be deleted.
+        keep_sessions: refreshes the sessions on mongod whose documents are about to be deleted.
     """
 
     def __init__(
@@ -73,12 +75,11 @@ class RangeDeleter:
     async def delete(self, deletion: KnownDeletion) -> None:
         """Wait until a range may be deleted, then delete its documents and finally its task.
 
-        Every attempt takes the task as it is now: its collection may have been renamed since the last one.
-
-        Failed attempts are repeated until the term ends: a half-deleted range does no harm, a forgotten one does.
+        Every attempt reads the task again, because its collection may have been renamed since the last one.
+        Failed attempts are repeated until the term ends: a half-deleted range does no harm, a lost task does.
 
         Raises:
-            CommandError: IllegalOperation, this shard owns part of it.
+            CommandError: IllegalOperation, this shard owns part of the range.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
         ready_at = ready_seconds(deletion.task, time.time())
@@ -103,7 +104,7 @@ class RangeDeleter:
                 return
 
     async def wait_older_operations(self, namespace: str) -> None:
-        """Return when all present operations on a collection, and the cursors that they leave open, have ended.
+        """Wait until all present operations on a collection, and the cursors that they leave open, have ended.
 
         Raises:
             CommandError: mongod refuses.
@@ -118,14 +119,14 @@ class RangeDeleter:
             await self._keep_sessions()
         await self._context.fail_points.hang_while(SUSPEND_RANGE_DELETION)
         if task.when != CLEAN_NOW and not await self._is_empty(task):
-            # Secondaries may not know yet that the range was given away, so reads there may need it.
+            # Secondaries may not have the new placement yet, so their reads may still need the range.
             delay = (await RangeDeleterParameters.read(self._context.mongod)).cleanup_delay_seconds
             await trio.sleep(remaining_seconds(ready_at, delay, time.time()))
             until_cursors_end = delay + delay * _DELAYS_FOR_CURSORS
             await self._wait_other_members(task.namespace, remaining_seconds(ready_at, until_cursors_end, time.time()))
 
     async def _wait_other_members(self, namespace: str, seconds_max: float) -> None:
-        """Return when all cursors on a collection that are open on other members are closed, or the time is over."""
+        """Wait until the cursors on a collection that are open on other members are closed, or the time is over."""
         with trio.move_on_after(seconds_max) as patience:
             async with trio.open_nursery() as nursery:
                 for address in self._context.sidecar.mirror.other_members:
@@ -142,8 +143,8 @@ class RangeDeleter:
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
         """Whether there is nothing to delete, as when a chunk was moved before it had any documents.
 
-        No read can miss anything then, while for as long as the range deletion exists reads pay for the filter. A
-        migration that brings the range back hides it again.
+        Then no read can miss anything, but every read pays for the filter while the range deletion exists.
+        A migration that brings the range back hides it again.
         """
         table = await self.authoritative_table(task)
         if table is None:
@@ -188,16 +189,17 @@ class RangeDeleter:
         logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
 
     async def authoritative_table(self, task: RangeDeletionTask) -> RoutingTable | None:
-        """The routing table as the config servers have it; None if the task's collection no longer exists."""
+        """Return the config servers' routing table; None if the task's collection no longer exists."""
         table = await self._context.refresher.current_table(self._context.namespace(task.namespace))
         return table if table is not None and table.collection.uuid == task.collection_uuid else None
 
     async def _check_dropped(self, task: RangeDeletionTask) -> None:
-        """Check that a collection that does not exist under its name any more has not just been renamed.
+        """Check that a collection missing under its name was dropped rather than renamed.
 
         Raises:
-            CommandError: ConflictingOperationInProgress, it has been, or is being renamed: the task will have its new
-                name too.
+            CommandError: ConflictingOperationInProgress, it has been or is being renamed; the task will also get the
+                new
+                name.
         """
         catalog = await self._context.catalog()
         if await catalog.find("collections", {"uuid": Binary.from_uuid(task.collection_uuid)}):
@@ -215,7 +217,7 @@ class RangeDeleter:
                 )
 
     async def _delete_batch(self, task: RangeDeletionTask, table: RoutingTable, size: int) -> int:
-        """Delete up to ``size`` documents of the range; returns how many, 0 when there are none left."""
+        """Delete up to ``size`` documents of the range; return the number deleted, 0 if none were left."""
         namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
         wanted = range_of(task, pattern)
         found = await next_batch(self._context.mongod, namespace, pattern, wanted, size)
@@ -229,28 +231,28 @@ class RangeDeleter:
         async with self._sessions.session() as session:
             (reply,) = await session.run(namespace.db, [delete])
         if not reply["n"]:
-            # Somebody else deleted them, or the query and the delete disagree about the range; do not loop on that.
+            # Another client deleted them, or the query and the delete disagree about the range; do not loop on that.
             raise CommandError(ErrorCode.OperationFailed, "none of the orphans that were found could be deleted")
         return int(reply["n"])
 
 
 def ready_seconds(task: RangeDeletionTask, now: float) -> float:
-    """Since when a range may be deleted, in seconds since the epoch: all waits are counted from then.
+    """Return the time since which a range may be deleted, in seconds since the epoch; all waits start there.
 
-    It is persisted with the task, so the waits do not begin again in the next term.
+    The time is persisted with the task, so the waits do not restart in the next term.
 
     Args:
         task: the task, whose timestamp is the time at which it became ready.
-        now: the present, which counts if the task has no timestamp.
+        now: the present, used if the task has no timestamp.
     """
     return now if task.timestamp is None else task.timestamp.time
 
 
 def remaining_seconds(ready_at: float, seconds: float, now: float) -> float:
-    """How much of a wait remains: less than all of it after a restart or a failed attempt.
+    """Return the remaining part of a wait, which is shorter after a restart or a failed attempt.
 
     Args:
-        ready_at: when the range became ready (`ready_seconds`).
+        ready_at: the time at which the range became ready (`ready_seconds`).
         seconds: the length of the wait.
         now: seconds since the epoch, by a clock that may differ from the clock of ``ready_at``.
     """
@@ -258,4 +260,4 @@ def remaining_seconds(ready_at: float, seconds: float, now: float) -> float:
 
 
 class OwnedRangeError(CommandError):
-    """Part of a range that was to be deleted is owned by this shard."""
+    """This shard owns part of a range that was to be deleted."""

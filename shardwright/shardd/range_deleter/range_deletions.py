@@ -1,10 +1,10 @@
 """The ranges of this shard whose documents are, or may become, orphans, from registration to deletion.
 
-A migration registers its range on both sides before it writes the first document. When its outcome is known, one side
-has its range deleted (`RangeDeletions.mark_ready`), and the other, which now owns it, forgets it
-(`RangeDeletions.remove`). Until then, and until the last document is deleted, no other migration to this shard may
-overlap the range, and the parts of it that this shard does not own are hidden from operations
-(`shardd.orphans.range_deletion_tasks`).
+A migration registers its range on both sides before it writes the first document.
+Once its outcome is known, one side deletes the range (`RangeDeletions.mark_ready`).
+The other side, which now owns the range, removes its task (`RangeDeletions.remove`).
+Until the last document is deleted, no other migration to this shard may overlap the range.
+The parts of it that this shard does not own are hidden from operations (`shardd.orphans.range_deletion_tasks`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,17 +31,17 @@ from shardwright.wire.errors import CommandError
 class RangeDeletions:
     """The range deletions of one shard daemon.
 
-    The primary changes them; a secondary follows the changes as they are replicated (`observe`). They are published
-    through the context (`RangeDeletionTasks`).
+    The primary changes them; a secondary follows the changes as they are replicated (`observe`).
+    They are published through the context (`RangeDeletionTasks`).
 
     Args:
         context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
         fenced_cursors: hides incoming ranges from open cursors.
-        keep_sessions: refreshes sessions on the mongod whose documents are about to be deleted.
+        keep_sessions: refreshes the sessions on mongod whose documents are about to be deleted.
 
     Attributes:
-        known: the range deletions that have not ended.
+        known: the unfinished range deletions.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RangeDeletions:
     # Terms
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Load the persisted range deletions, and start those that are ready.
+        """Load the persisted range deletions, and start the ready ones.
 
         Args:
             term: the term that begins.
@@ -82,21 +82,21 @@ class RangeDeletions:
                 self._start(deletion)
 
     def end_term(self) -> None:
-        """End all waits: the deletions were cancelled with their nursery, and the next primary resumes them."""
+        """End all waits; the deletions were cancelled with their nursery, and the next primary resumes them."""
         self._nursery = None
         self.known.unload(_stepped_down())
 
     # Changes
 
     async def register(self, task: RangeDeletionTask) -> None:
-        """Persist on a majority that a range may hold orphans; if it is registered and hidden already, do nothing.
+        """Persist on a majority that a range may hold orphans; does nothing if it is already registered and hidden.
 
-        On the recipient, no operation in progress sees what is written to the range afterwards
-        (`hide_from_older_readers`). If that has failed for a range, the next registration repeats it.
+        On the recipient, no operation in progress sees later writes to the range (`hide_from_older_readers`).
+        If hiding a range has failed, the next registration repeats it.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary; LockTimeout,
-                an older write that might see the documents is running.
+            CommandError: the task could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
+                LockTimeout, an older write that might see the documents is running.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -112,14 +112,14 @@ class RangeDeletions:
     async def mark_ready(self, migration_id: UUID, *, when: str) -> None:
         """Persist on a majority that a range may be deleted, and start the deletion.
 
-        That waits for the current operations and cursors. A range that is no longer known has been deleted already.
+        The deletion waits for the current operations and cursors. A range without a task has been deleted already.
 
         Args:
-            migration_id: the migration whose range it is.
+            migration_id: the migration of the range.
             when: `CLEAN_NOW`, or `CLEAN_DELAYED` for ``orphanCleanupDelaySecs`` later, unless the range is empty.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
+            CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -135,7 +135,7 @@ class RangeDeletions:
         """Remove, on a majority, the task of a range that this shard owns for good.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
+            CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
                 IllegalOperation, the range is being deleted.
             BackendError: mongod does not answer.
         """
@@ -150,7 +150,7 @@ class RangeDeletions:
         """Record, on a majority, that a collection has another name; running deletions continue under that name.
 
         Raises:
-            CommandError: it could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
+            CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
             BackendError: mongod does not answer.
         """
         self._require_term()
@@ -160,10 +160,10 @@ class RangeDeletions:
                 self.known.adopt(replace(deletion.task, namespace=target))
 
     async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
-        """Add to the number of orphans that is recorded for a range; a negative number subtracts.
+        """Add to the recorded number of orphans of a range; a negative number subtracts.
 
         Raises:
-            CommandError: it could not be persisted.
+            CommandError: the change could not be persisted.
             BackendError: mongod does not answer.
         """
         await self._store.add_orphans(migration_id, count)
@@ -172,11 +172,11 @@ class RangeDeletions:
     # Persisted state
 
     async def tasks_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
-        """The range deletions of a collection at a cluster time; errors as `RangeDeletionStore.load_at`."""
+        """Return the range deletions of a collection at a cluster time; errors as `RangeDeletionStore.load_at`."""
         return await self._store.load_at(namespace, time)
 
     async def reload(self) -> None:
-        """Replace the known range deletions by those that are persisted on the local mongod.
+        """Replace the range deletions by the tasks persisted on the local mongod.
 
         Raises:
             CommandError: they cannot be read.
@@ -244,7 +244,7 @@ class RangeDeletions:
             await self._deleter.delete(deletion)
             self.known.forget(task.id)
         except CommandError as error:
-            # The range stays hidden and blocks migrations until somebody looks at it or the next primary tries again.
+            # The range stays hidden and blocks migrations until an operator intervenes or the next primary retries.
             logger_of(task).error("Could not delete a range", error=str(error))
             deletion.end(error)
         finally:
@@ -258,7 +258,7 @@ class RangeDeletions:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
 
     async def _now(self) -> Timestamp:
-        """The current time as the local mongod's ``operationTime``."""
+        """Return the current time as the local mongod's ``operationTime``."""
         pong = await self._context.mongod.command("admin", {"ping": 1})
         time: Timestamp = pong["operationTime"]
         return time

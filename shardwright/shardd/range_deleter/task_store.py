@@ -18,49 +18,41 @@ _CONFIG: Final = "config"
 
 
 class RangeDeletionStore:
-    """Reads and writes the tasks of range deletions."""
+    """Reads and writes the tasks of range deletions.
+
+    Methods raise CommandError if mongod refuses, and BackendError if it does not answer. Writes other than
+    `add_orphans` wait for a majority.
+    """
 
     def __init__(self, mongod: LocalMongod) -> None:
         self._mongod = mongod
         self._documents = ConfigCollection(mongod, RANGE_DELETIONS)
 
     async def prepare(self) -> None:
-        """Create the index that MongoDB has on the collection.
-
-        Raises:
-            CommandError: mongod is not primary.
-            BackendError: mongod does not answer.
-        """
+        """Create the index that MongoDB has on the collection; only on a primary."""
         indexes = [each.to_specification() for each in RANGE_DELETIONS_INDEXES]
         await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": indexes})
 
     async def load(self) -> list[RangeDeletionTask]:
-        """All tasks that the local mongod has, whatever its role.
+        """Return all tasks on the local mongod, whatever its role.
 
         Raises:
             CommandError: a document is malformed.
-            BackendError: mongod does not answer.
         """
         documents = await self._documents.all(may_be_secondary=True)
         return [RangeDeletionTask.from_document(document) for document in documents]
 
     async def load_at(self, namespace: str, time: Timestamp) -> list[RangeDeletionTask]:
-        """A collection's tasks as they were at a cluster time; mongod may have any role.
+        """Return a collection's tasks as they were at a cluster time; mongod may have any role.
 
         Raises:
             CommandError: SnapshotTooOld, or another error of mongod about that time; or a document is malformed.
-            BackendError: mongod does not answer.
         """
         documents = await self._documents.all_at(time, {"nss": namespace})
         return [RangeDeletionTask.from_document(document) for document in documents]
 
     async def insert(self, task: RangeDeletionTask) -> None:
-        """Insert a task, on a majority; if it exists already, do nothing.
-
-        Raises:
-            CommandError: it could not be written.
-            BackendError: mongod does not answer.
-        """
+        """Insert a task; does nothing if it exists already."""
         insert = {"insert": RANGE_DELETIONS, "documents": [task.to_document()], "writeConcern": MAJORITY}
         try:
             await self._mongod.write(_CONFIG, insert)
@@ -69,12 +61,7 @@ class RangeDeletionStore:
                 raise
 
     async def mark_ready(self, migration_id: UUID, when: str, timestamp: Timestamp) -> RangeDeletionTask | None:
-        """Mark a task as no longer pending, on a majority; returns the updated task, None if it does not exist.
-
-        Raises:
-            CommandError: it could not be written.
-            BackendError: mongod does not answer.
-        """
+        """Mark a task as no longer pending; return the updated task, None if it does not exist."""
         pending = {"_id": Binary.from_uuid(migration_id), "pending": {"$exists": True}}
         ready = {"$unset": {"pending": ""}, "$set": {"whenToClean": when, "timestamp": timestamp}}
         update = {"update": RANGE_DELETIONS, "updates": [{"q": pending, "u": ready}], "writeConcern": MAJORITY}
@@ -83,12 +70,7 @@ class RangeDeletionStore:
         return None if document is None else RangeDeletionTask.from_document(document)
 
     async def rename(self, collection_uuid: UUID, target: str) -> None:
-        """Record, on a majority, that the collection of some tasks has another name.
-
-        Raises:
-            CommandError: it could not be written.
-            BackendError: mongod does not answer.
-        """
+        """Change the collection name in the tasks of a collection."""
         for task in await self.load():
             if task.collection_uuid == collection_uuid:
                 # One by one, so that mongod can refuse them if they arrive in a later term.
@@ -97,20 +79,10 @@ class RangeDeletionStore:
                 await self._mongod.write(_CONFIG, update)
 
     async def delete(self, migration_id: UUID) -> None:
-        """Remove a task, on a majority, if it exists.
-
-        Raises:
-            CommandError: it could not be written.
-            BackendError: mongod does not answer.
-        """
+        """Remove a task, if it exists."""
         await self._documents.remove(Binary.from_uuid(migration_id))
 
     async def add_orphans(self, migration_id: UUID, count: int) -> None:
-        """Add to the number of orphans of a task.
-
-        Raises:
-            CommandError: it could not be written.
-            BackendError: mongod does not answer.
-        """
+        """Add to the number of orphans of a task."""
         update = {"q": {"_id": Binary.from_uuid(migration_id)}, "u": {"$inc": {"numOrphanDocs": bson.Int64(count)}}}
         await self._mongod.write(_CONFIG, {"update": RANGE_DELETIONS, "updates": [update], "writeConcern": {"w": 1}})
