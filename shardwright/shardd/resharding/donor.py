@@ -1,8 +1,9 @@
-"""A donor's part in one resharding operation: what it hands over to each recipient, and its critical section.
+"""The donor of a resharding operation: the sources of its recipients, and its critical section.
 
-It is the source of a migration whose range is the whole key space. Of its documents only those are handed over that
-the donor owns by the present key, and the recipient by the new one; any other document is reported as gone. The source
-is lost with the daemon; then the recipient opens another one where it has come to.
+A source is a migration source whose range is the whole key space.
+It hands over only documents that the donor owns by the present key and the recipient by the new key; any other document
+is reported as gone.
+The source is lost with the daemon. The recipient then opens another one from its checkpoint.
 """
 
 from typing import Any, Final
@@ -35,15 +36,14 @@ from shardwright.wire.logger import get_logger
 logger = get_logger("shardd.resharding.donor")
 
 _DOCUMENTS_AT_A_TIME: Final = 200
-"""How many documents are looked at without a pause, which takes some 5 ms."""
+"""Number of documents examined without a checkpoint, which takes some 5 ms."""
 
 
 class DonorSource:
-    """What one recipient pulls.
+    """The source that one recipient pulls from.
 
     Args:
-        context: this shard daemon's context.
-        ownership: who owns documents before and after.
+        ownership: the owners of documents before and after resharding.
         source_table: the routing table by the present key.
         session_id: identifies this source.
         recipient: id of the recipient.
@@ -67,19 +67,19 @@ class DonorSource:
 
     @property
     def queued(self) -> int:
-        """How many changed documents have still to be handed out."""
+        """Number of changed documents still to hand over."""
         return self._source.queued_ids
 
     async def start(self, position: Timestamp | None, from_key: bytes | None) -> Timestamp:
-        """Open it; see `CloneSource.start`."""
+        """Open the source; see `CloneSource.start`."""
         followed = await self._source.start(position=position, from_key=from_key)
-        # Only now, so that it misses nothing that the oplog's cursor has not seen either.
+        # Created only now, after the oplog cursor, so that neither misses a write.
         mongod, namespace, uuid, pattern, whole = self._scope
         self.history = DonorHistory(mongod, HistoryReader(namespace, uuid.bytes, pattern, whole))
         return followed
 
     async def run(self) -> None:
-        """Read ahead until `close`; a failure is reported to the recipient when it asks the next time."""
+        """Read ahead until `close`; the recipient receives a failure with its next request."""
         try:
             await self._source.run()
         except (CommandError, BackendError) as error:
@@ -92,7 +92,7 @@ class DonorSource:
         self._source.close()
 
     async def next_clone_batch(self, number: int) -> tuple[list[bytes], bytes | None]:
-        """The next documents to send, and the last cloned shard key; None at the end.
+        """Return the next documents to send, and the last cloned shard key; None at the end.
 
         Raises:
             CommandError: see `CloneSource.next_clone_batch`; ShardKeyNotFound, a document has an array in its new key.
@@ -104,7 +104,7 @@ class DonorSource:
         return await self._handed_over(documents), self._ownership.source_key_of(documents[-1])
 
     async def next_mods(self, number: int, since: Timestamp | None) -> tuple[list[bytes], list[bytes], int, Timestamp]:
-        """What has changed: raw ids under which nothing is handed over, documents, the size of both, the position.
+        """Return changes: raw ids that are gone for the recipient, documents, the size of both, and the position.
 
         Args:
             number: see `CloneSource.next_mods`.
@@ -123,7 +123,7 @@ class DonorSource:
         return [*mods.deleted, *left], kept, mods.size, mods.position
 
     async def _handed_over(self, documents: list[bytes]) -> list[bytes]:
-        """The documents among ``documents`` that belong to the recipient; other tasks run in between."""
+        """Select the documents that belong to the recipient; other tasks run in between."""
         kept: list[bytes] = []
         for start in range(0, len(documents), _DOCUMENTS_AT_A_TIME):
             some = documents[start : start + _DOCUMENTS_AT_A_TIME]
@@ -133,7 +133,7 @@ class DonorSource:
 
 
 async def read_ownership(context: ShardContext, participation: Participation) -> tuple[RoutingTable, Ownership]:
-    """The routing table by the present key, and the owners before and after.
+    """Read the routing table by the present key, and the owners before and after.
 
     Raises:
         CommandError: NoSuchReshardCollection, the catalog does not have this operation any more.
@@ -154,12 +154,7 @@ async def _read_table(context: ShardContext, namespace: Namespace, uuid: UUID) -
 
 
 class ReshardingSection:
-    """The critical section on this shard.
-
-    Args:
-        context: this shard daemon's context.
-        participation: the operation.
-    """
+    """The critical section on this shard."""
 
     def __init__(self, context: ShardContext, participation: Participation) -> None:
         self._context = context
@@ -171,11 +166,11 @@ class ReshardingSection:
         return self._context.namespace(self._namespace)
 
     async def block_writes(self) -> None:
-        """Block new writes, and return when running writes and open transactions have ended."""
+        """Block new writes, and wait until running writes and open transactions have ended."""
         await self._state.block_writes(self._reason)
 
     async def block_all(self) -> None:
-        """Block reads too; secondaries forget the placement, and then ask the primary, where they wait.
+        """Block reads too; secondaries clear their metadata and then wait for the primary.
 
         Raises:
             CommandError: mongod refuses.
@@ -186,18 +181,18 @@ class ReshardingSection:
         await self._context.store.count_critical_section(self._namespace)
 
     async def restore(self) -> None:
-        """Block reads and writes again in a new term, in which no operation is running yet."""
+        """Block reads and writes again in a new term, before any operation runs."""
         await self._state.enter_section(self._reason)
         self._state.block_reads()
 
     @property
     def held_writes(self) -> int:
-        """How many writes have had to wait for it in this term."""
+        """Number of writes that have waited for the section in this term."""
         section = self._state.critical_section
         return section.held_writes if section is not None and section.reason == self._reason else 0
 
     def leave(self) -> None:
-        """Release the operations that wait, which find the refreshed placement."""
+        """Release the waiting operations, which then use the refreshed placement."""
         section = self._state.critical_section
         if section is not None and section.reason == self._reason:
             self._state.release()
@@ -207,14 +202,13 @@ class ReshardingDonor:
     """The donor of one operation, in one term.
 
     Args:
-        context: this shard daemon's context.
         part: the persisted state.
         section: the critical section.
         nursery: the term's nursery.
 
     Attributes:
         is_aborted: whether the operation was aborted, so that nothing may be blocked any more.
-        times: how long it has been in which state in this term.
+        times: the time spent in each state in this term.
     """
 
     def __init__(
@@ -230,10 +224,11 @@ class ReshardingDonor:
         self.times = StateTimes(part.operation.state)
 
     async def describe(self) -> dict[str, Any]:
-        """The size of what this shard has, and a time before which nothing needs to be fetched.
+        """Return the size of the donor's data, and the minimum fetch timestamp.
 
-        No index changes after that. One that is created or dropped by a command from before may have to wait in mongod
-        for an open transaction, and would be missed by the recipients, which copy the indexes next.
+        No index changes after that time.
+        A command that creates or drops an index may still be waiting in mongod for an open transaction. The recipients,
+        which copy the indexes next, would miss it.
 
         Raises:
             CommandError: CollectionUUIDMismatch, the collection is not the one to be resharded; mongod refuses.
@@ -252,7 +247,7 @@ class ReshardingDonor:
         }
 
     async def block_writes(self) -> Timestamp:
-        """Block writes until commit or abort; returns a time that is not earlier than any admitted write's.
+        """Block writes until commit or abort; return a time that is not earlier than any admitted write.
 
         Raises:
             CommandError: mongod refuses.
@@ -261,7 +256,7 @@ class ReshardingDonor:
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_BLOCKING_WRITES)
         async with self._changing:
             if self.part.operation.state is not DonorState.BLOCKING_WRITES:
-                # Persisted first: the next primary then blocks from the beginning what this one has blocked.
+                # Persisted first, so that the next primary blocks the same operations from the beginning.
                 await self._enter(DonorState.BLOCKING_WRITES)
             await self._section.block_writes()
             if self.is_aborted:
@@ -273,7 +268,7 @@ class ReshardingDonor:
     async def open_source(
         self, recipient: str, session_id: str, position: Timestamp | None, from_key: bytes | None
     ) -> Timestamp:
-        """Open the source of a recipient, in place of a former one; returns the time after which it is followed.
+        """Open the source of a recipient, replacing a former one; return the time after which changes are followed.
 
         Raises:
             CommandError: see `CloneSource.start`.
@@ -292,10 +287,10 @@ class ReshardingDonor:
         return followed
 
     def source(self, recipient: str, session_id: str) -> DonorSource:
-        """The source of a recipient.
+        """Return the source of a recipient.
 
         Raises:
-            CommandError: NotYetInitialized, it has to be opened again.
+            CommandError: NotYetInitialized, it must be opened again.
         """
         source = self._sources.get(recipient)
         if source is None or source.session_id != session_id:
@@ -303,13 +298,13 @@ class ReshardingDonor:
         return source
 
     def close(self) -> None:
-        """End all sources."""
+        """Close all sources."""
         for source in self._sources.values():
             source.close()
         self._sources.clear()
 
     def shown(self) -> dict[str, Any]:
-        """What ``currentOp`` shows of it."""
+        """Return the donor's fields of ``currentOp``."""
         return {
             "countWritesDuringCriticalSection": Int64(self._section.held_writes),
             "totalCriticalSectionTimeElapsedSecs": self.times.seconds_in(DonorState.BLOCKING_WRITES),

@@ -1,4 +1,4 @@
-"""Pulling everything from one donor: the clone, then changes until the commit, beside them the session history."""
+"""Pulling from one donor: the clone, then changes until the commit, with the session history alongside."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,23 +32,23 @@ from shardwright.wire.rawbson import array_documents, decode_value, find, raw_do
 _PASSING: Final = frozenset(
     {
         ErrorCode.LockFailed,  # a note in the oplog does not wait for a lock
-        ErrorCode.NotYetInitialized,  # the source has to be opened again
+        ErrorCode.NotYetInitialized,  # the source must be opened again
         ErrorCode.WriteConcernFailed,
     }
 )
 
 
 def is_passing(error: CommandError) -> bool:
-    """Whether what failed may succeed a little later."""
+    """Whether the failed operation may succeed a little later."""
     return is_transient(error) or error.code in _PASSING
 
 
 _HISTORY_POLL_SECONDS: Final = 0.25
-"""The pause after the donor had nothing more to hand out."""
+"""Pause after the donor had nothing more to hand over."""
 
 
 class ReshardingHistory:
-    """The history of one donor; a new session hands it out from the beginning.
+    """Session migration from one donor; a new session starts from the beginning.
 
     Args:
         table: this shard's table.
@@ -74,7 +74,7 @@ class ReshardingHistory:
             await trio.sleep(_HISTORY_POLL_SECONDS)
 
     async def drain(self, connection: DonorConnection, recipient: str, session_id: str) -> None:
-        """Pull everything that the donor has at the moment; on return a majority of this shard has it.
+        """Pull everything that the donor has now, and wait until a majority of this shard has it.
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
@@ -100,7 +100,7 @@ class ReshardingHistory:
         return bool(statements)
 
     def _translated(self, raw: bytes) -> bytes:
-        """A statement in terms of the resharded collection, of whose shard key nothing is known."""
+        """Rewrite a statement for the resharded collection, without a shard key, which is unknown."""
         statement = ExecutedStatement.from_bson(raw)
         if statement.is_incomplete_history:
             return raw
@@ -110,11 +110,11 @@ class ReshardingHistory:
 logger = get_logger("shardd.resharding.recipient")
 
 _POLL_SECONDS: Final = 0.1
-"""The pause after the donor had no changes."""
+"""Pause after the donor had no changes."""
 
 
 class PullRequest:
-    """From which shard to pull what, as `DonorConnection` needs it."""
+    """The donor and session of a pull, as `DonorConnection` requires them."""
 
     def __init__(self, namespace: Namespace, donor: str, session_id: str) -> None:
         self.namespace = namespace
@@ -123,20 +123,18 @@ class PullRequest:
 
 
 class DonorPull:
-    """What this shard pulls from one donor.
+    """Everything that this shard pulls from one donor.
 
     Args:
-        context: this shard daemon's context.
-        participation: the operation.
-        writer: writes what is pulled.
-        progress: how far a former primary has come.
-        history: stores the history of retryable writes; None if this shard has it already, being the donor itself.
-        statistics: counts what is pulled.
+        writer: writes the pulled documents.
+        progress: the checkpoint of a former primary.
+        history: stores retryable writes; None if this shard is the donor itself and has them already.
+        statistics: counts pulled documents.
 
     Attributes:
-        progress: how far this has come.
+        progress: the current checkpoint.
         cloned: set when the clone is complete.
-        queued: how many changes the donor had still to hand out when it was last asked; None before that.
+        queued: number of changes that the donor had still to hand over at the last request; None before that.
     """
 
     def __init__(
@@ -166,11 +164,11 @@ class DonorPull:
         self._is_drained = False
 
     async def run(self) -> None:
-        """Pull until cancelled. Whenever the donor is lost, its source is opened again from where this has come.
+        """Pull until cancelled. If the donor's source is lost, it is opened again from the checkpoint.
 
         Raises:
-            CommandError: it cannot continue: CappedPositionLost, the donor's oplog does not reach back to this
-                position; DuplicateKey; NoSuchReshardCollection, the donor does not take part; and others.
+            CommandError: pulling cannot continue: CappedPositionLost, the donor's oplog does not reach back to the
+                checkpoint; DuplicateKey; NoSuchReshardCollection, the donor does not take part; and others.
             BackendError: the local mongod does not answer.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=2.0)
@@ -184,7 +182,7 @@ class DonorPull:
             await backoff.pause()
 
     async def wait_followed(self, time: Timestamp) -> None:
-        """Return when all changes of the donor up to a time, and its session history, are written."""
+        """Wait until all changes of the donor up to a time, and its session history, are written."""
         self._wanted, self._is_drained = time, False
         self._is_wanted.set()
         while not self._is_drained:
@@ -226,10 +224,11 @@ class DonorPull:
             raise failure
 
     async def _begin_at(self, position: Timestamp) -> None:
-        """Persist where to follow the donor from, before any document is written.
+        """Persist the position to follow the donor from, before any document is written.
 
-        If this shard ends in the middle of the first batch, what has been written of it may be deleted on the donor
-        before the source is opened again. Only a source that is opened at this position tells so.
+        This shard may fail in the middle of the first batch.
+        The donor may then delete documents of that batch before the source is opened again. Only a source opened at
+        this position reports that.
         """
         progress = replace(self.progress, position=position)
         await self._writer.apply(self._donor, (), (), progress)
@@ -268,7 +267,7 @@ class DonorPull:
             if wanted is not None:
                 if self._history is not None:
                     await self._history.drain(connection, self._me, session_id)
-                if wanted == self._wanted:  # no later time has been asked for meanwhile
+                if wanted == self._wanted:  # no later time was requested in between
                     self._is_wanted = trio.Event()
                     self._is_drained = True
                     self._advanced.unpark_all()

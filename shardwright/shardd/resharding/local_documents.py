@@ -1,4 +1,4 @@
-"""What a shard persists of a resharding operation, so that the next primary continues, and the times of its states."""
+"""Persisted state of a resharding operation on a shard, from which the next primary resumes, and state times."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,14 +22,12 @@ PROGRESS: Final = "localReshardingOperations.recipient.progress_applier"
 
 @dataclass(frozen=True, slots=True)
 class LocalOperation:
-    """One document: the operation, and the state of this shard in one of its parts.
+    """A document with the operation, and this shard's state as donor or recipient.
 
     Attributes:
-        participation: the operation.
-        state: a `DonorState` or a `RecipientState`.
         is_holding: whether reads and writes are blocked until the coordinator has decided.
         error: the error with which a recipient has failed.
-        hidden_indexes: the names of indexes that are to be hidden once a recipient's collection is in its place.
+        hidden_indexes: the names of indexes to hide once a recipient's collection has been renamed into place.
     """
 
     participation: Participation
@@ -44,7 +42,7 @@ class LocalOperation:
         return self.is_holding or self.state is DonorState.BLOCKING_WRITES
 
     def to_document(self) -> dict[str, Any]:
-        """The document; the state is in ``mutableState``, as in MongoDB."""
+        """Return the document; the state is in ``mutableState``, as in MongoDB."""
         mutable: dict[str, Any] = {"state": str(self.state)}
         if self.is_holding:
             mutable["isHolding"] = True
@@ -57,7 +55,7 @@ class LocalOperation:
 
 
 class LocalOperations:
-    """The documents of one part, donor's or recipient's.
+    """The documents of all donors, or of all recipients, on this shard.
 
     All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
 
@@ -71,7 +69,7 @@ class LocalOperations:
         self._states = DonorState if name == DONOR else RecipientState
 
     async def all(self) -> list[LocalOperation]:
-        """What the former primary left."""
+        """Return the operations that the former primary left."""
         return [self._parse(each) for each in await self._documents.all()]
 
     async def save(self, operation: LocalOperation) -> None:
@@ -93,11 +91,11 @@ class LocalOperations:
 
 
 class LocalPart:
-    """The part of this shard in one operation, with the state that is persisted.
+    """The donor or recipient of one operation, with its persisted state.
 
     Args:
-        documents: the documents of that kind.
-        operation: the present one.
+        documents: the documents of its kind.
+        operation: the present state.
     """
 
     def __init__(self, documents: LocalOperations, operation: LocalOperation) -> None:
@@ -115,8 +113,7 @@ class LocalPart:
         """Change fields of the document.
 
         Raises:
-            CommandError: NoSuchReshardCollection, the document has been removed, since the operation is over; mongod
-                refuses.
+            CommandError: NoSuchReshardCollection, the operation is over and its document removed; mongod refuses.
             BackendError: mongod does not answer.
         """
         async with self._changing:
@@ -134,7 +131,7 @@ class LocalPart:
 
 
 def no_operation(operation_id: UUID) -> CommandError:
-    """The error for an operation in which this shard does not take part, or not any more."""
+    """Return the error for an operation in which this shard does not take part, or no longer does."""
     return CommandError(ErrorCode.NoSuchReshardCollection, f"No resharding operation {operation_id} is in progress")
 
 
@@ -145,8 +142,8 @@ class StateTimes:
         state: the first one.
 
     Attributes:
-        began: when that was entered, by trio's clock.
-        present: when the present one was.
+        began: the time of entering the first state, by trio's clock.
+        present: the time of entering the present state.
     """
 
     def __init__(self, state: str) -> None:
@@ -166,7 +163,7 @@ class StateTimes:
         self._state, self.present = state, now
 
     def seconds_in(self, state: str) -> Int64:
-        """Whole seconds in a state so far."""
+        """Return the whole seconds spent in a state so far."""
         seconds = self._seconds.get(state, 0.0)
         if state == self._state:
             seconds += trio.current_time() - self.present

@@ -1,4 +1,4 @@
-"""A recipient's part in one resharding operation, and the temporary collection in which it assembles its documents."""
+"""The recipient of a resharding operation, and the temporary collection in which it assembles its documents."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -31,12 +31,12 @@ from shardwright.wire.logger import get_logger
 
 
 async def create_temporary(context: ShardContext, participation: Participation) -> tuple[str, ...]:
-    """Create the collection with the options and indexes that it has on a donor, and an index for the new key.
+    """Create the temporary collection with a donor's options and indexes, and an index for the new key.
 
-    mongod hides no indexes of a system collection, which this is, so hidden ones are hidden later.
+    It is a system collection, on which mongod hides no indexes. Hidden indexes are therefore hidden later.
 
     Returns:
-        The names of those, for `hide_indexes`.
+        The names of the hidden indexes, for `hide_indexes`.
 
     Raises:
         CommandError: NamespaceNotFound, the donor does not have the collection; InvalidOptions, a unique index does not
@@ -86,7 +86,7 @@ async def drop_source(context: ShardContext, participation: Participation) -> No
 
 
 async def replace_source(context: ShardContext, participation: Participation) -> None:
-    """Put the assembled collection in the place of the former one. May be repeated.
+    """Rename the assembled collection over the former one. May be repeated.
 
     Raises:
         CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
@@ -111,7 +111,7 @@ async def replace_source(context: ShardContext, participation: Participation) ->
 
 
 async def hide_indexes(context: ShardContext, participation: Participation, names: Iterable[str]) -> None:
-    """Hide indexes of the collection that is in its place now, as they were before. May be repeated.
+    """Hide indexes of the renamed collection that were hidden before. May be repeated.
 
     Raises:
         CommandError: mongod refuses.
@@ -123,7 +123,7 @@ async def hide_indexes(context: ShardContext, participation: Participation, name
 
 
 async def remove_remains(context: ShardContext, participation: Participation) -> None:
-    """Drop what only the operation needs: the temporary collection, if it is still there, stashes and progress.
+    """Drop the operation's temporary data: the temporary collection, if it still exists, stashes and progress.
 
     Raises:
         CommandError: mongod refuses.
@@ -143,15 +143,14 @@ class ReshardingRecipient:
     """The recipient of one operation, in one term.
 
     Args:
-        context: this shard daemon's context.
         part: the persisted state.
         history_table: stores the history of retryable writes.
-        statistics: counts what it receives.
+        statistics: counts the received documents.
 
     Attributes:
-        times: how long it has been in which state in this term.
-        documents_to_copy: about how many documents it will receive; 0 if unknown.
-        bytes_to_copy: about how many bytes it will receive; 0 if unknown.
+        times: the time spent in each state in this term.
+        documents_to_copy: approximate number of documents to receive; 0 if unknown.
+        bytes_to_copy: approximate number of bytes to receive; 0 if unknown.
     """
 
     def __init__(
@@ -173,13 +172,13 @@ class ReshardingRecipient:
 
     @property
     def state(self) -> RecipientState:
-        """Its present state."""
+        """The present state."""
         state = self.part.operation.state
         assert isinstance(state, RecipientState)
         return state
 
     async def run(self) -> None:
-        """Receive everything, until `end`, or until it fails, which is persisted."""
+        """Receive everything, until `end` or a failure, which is persisted."""
         backoff = Backoff(first_seconds=0.2, seconds_max=5.0)
         try:
             with self._scope:
@@ -194,12 +193,12 @@ class ReshardingRecipient:
             self._changed.unpark_all()
 
     async def end(self) -> None:
-        """End `run`; it writes nothing more once this has returned."""
+        """Cancel `run` and wait until it writes nothing more."""
         self._scope.cancel()
         await self._ended.wait()
 
     async def wait_state(self, wanted: RecipientState, seconds_max: float) -> bool:
-        """Wait a limited time for a state; returns whether it is reached.
+        """Wait a limited time for a state; return whether it is reached.
 
         Raises:
             CommandError: the error with which receiving has failed.
@@ -214,13 +213,13 @@ class ReshardingRecipient:
         """Check that receiving has not failed.
 
         Raises:
-            CommandError: the error with which it has.
+            CommandError: the error with which it has failed.
         """
         if (error := self.part.operation.error) is not None:
             raise error
 
     async def reach_strict_consistency(self, last_writes: Mapping[str, Timestamp]) -> None:
-        """Receive everything up to the last write on each donor, on which writes are blocked.
+        """Receive everything up to the last write on each donor. Writes are blocked there.
 
         Raises:
             CommandError: 5356800, two documents have the same ``_id``; receiving has failed; mongod refuses.
@@ -239,7 +238,7 @@ class ReshardingRecipient:
             await self._enter(RecipientState.STRICT_CONSISTENCY)
 
     def progress(self) -> dict[str, Any]:
-        """Its numbers, with MongoDB's names."""
+        """Return the progress figures, with MongoDB's names."""
         pulled = [each.progress for each in self._pulls.values()]
         elapsed = int((trio.current_time() - self.times.present) * 1000)
         copied, applied = (sum(getattr(each, name) for each in pulled) for name in ("bytes", "changes"))
@@ -269,21 +268,21 @@ class ReshardingRecipient:
         }
 
     async def _try_to_receive(self) -> CommandError:
-        """Receive until cancelled, or until it fails; returns the error."""
+        """Receive until cancelled or failed; return the error."""
         try:
             return await self._receive()
         except (CommandError, BackendError) as error:
             return as_command_error(error)
         except Exception as error:
-            # It fails the operation, and not the daemon, which would meet it again at each start.
+            # An internal error fails the operation, but not the daemon, where it would recur at each start.
             logger.exception("Internal error while receiving a resharded collection")
             return as_command_error(error)
 
     async def _receive(self) -> CommandError:
         participation = self.part.participation
         if self.state is RecipientState.STRICT_CONSISTENCY:
-            # A former primary has everything, and may even have put the collection in the place of the former one. To
-            # create it once more would take it away from there: mongod renames the collection that has the UUID.
+            # A former primary has everything, and may even have renamed the collection into place. Creating it again
+            # would undo that, because mongod renames the collection that has the UUID.
             await trio.sleep_forever()
         if self.state is RecipientState.AWAITING_FETCH_TIMESTAMP:
             await self._enter(RecipientState.CREATING_COLLECTION)
@@ -318,7 +317,7 @@ class ReshardingRecipient:
         self._pulls = pulls
 
     async def _pull(self) -> CommandError:
-        """Pull from all donors; returns the first failure, which ends it."""
+        """Pull from all donors until the first failure, and return it."""
         failures: list[CommandError] = []
 
         async def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -360,7 +359,7 @@ class ReshardingRecipient:
             await backoff.pause()
 
     def shown(self) -> dict[str, Any]:
-        """What ``currentOp`` shows of it."""
+        """Return the recipient's fields of ``currentOp``."""
         progress = self.progress()
         remaining = progress.pop("remainingMillis")
         progress.pop("elapsedMillis")

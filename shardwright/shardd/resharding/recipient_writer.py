@@ -1,9 +1,9 @@
-"""Writing to the temporary collection, to the conflict stashes, and how far a donor has been pulled.
+"""Writes to the temporary collection and the conflict stashes, with the progress per donor.
 
-A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other. (To execute
-them as one, it would block everything else, and wait for every open transaction.) The progress comes last. A batch
-that was written only in part before a crash is fetched again, and can be repeated, because it has states of documents
-and not changes.
+A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other.
+The atomic mode would block everything else, and wait for every open transaction.
+The progress comes last. If a crash interrupts a batch, it is fetched again and repeated, which is safe because it
+contains document states instead of changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +31,14 @@ from shardwright.wire.rawbson import encode_document, raw_document
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """What has been written of one donor.
+    """Progress of one recipient against one donor.
 
     Attributes:
-        donor: the donor.
         position: all changes up to this time have been written; None before the clone has begun.
         from_key: the present shard key, a raw document, of the last cloned document; None at the beginning.
         is_cloned: whether the clone is complete.
         documents: number of documents cloned.
-        bytes: their size.
+        bytes: size of the cloned documents.
         changes: number of changes applied.
     """
 
@@ -66,7 +65,7 @@ class PullProgress:
         )
 
     def to_document(self, operation_id: UUID) -> dict[str, Any]:
-        """The persisted form."""
+        """Return the persisted form."""
         document: dict[str, Any] = {
             "_id": {"reshardingUUID": Binary.from_uuid(operation_id), "shardId": self.donor},
             "isCloned": self.is_cloned,
@@ -86,7 +85,7 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 """Limits of one command."""
 
 STASH_NOT_EMPTY: Final = 5356800
-"""MongoDB's number for two documents of the same ``_id`` that would be on one shard."""
+"""MongoDB's error code for two documents with the same ``_id`` that would be on one shard."""
 
 _LOOKED_UP: Final = 1_000
 _VALUE_AT: Final = 5
@@ -94,12 +93,10 @@ _VALUE_AT: Final = 5
 
 
 class RecipientWriter:
-    """Writes what all donors hand over. One batch is written after the other, since each depends on what is there.
+    """Writes the documents of all donors, one batch at a time, because each batch depends on the existing documents.
 
     Args:
-        context: this shard daemon's context.
-        participation: the operation.
-        ownership: who owns documents before and after.
+        ownership: the owners of documents before and after resharding.
     """
 
     def __init__(self, context: ShardContext, participation: Participation, ownership: Ownership) -> None:
@@ -111,7 +108,7 @@ class RecipientWriter:
         self._lock = trio.Lock()
 
     async def open(self) -> None:
-        """Create the stashes, find out which of them have documents, and complete what a crash has interrupted.
+        """Create the stashes, find the non-empty ones, and complete interrupted batches.
 
         Raises:
             CommandError: mongod refuses.
@@ -131,13 +128,13 @@ class RecipientWriter:
     async def apply(
         self, donor: str, gone: Sequence[bytes], documents: Sequence[bytes], progress: PullProgress
     ) -> None:
-        """Write what a donor reports, and how far it has come by that.
+        """Write a batch of one donor, and the progress that it reaches.
 
         Args:
             donor: the donor.
             gone: raw ``{_id}`` of documents that it does not hand over.
             documents: raw documents that it hands over.
-            progress: is persisted together with them.
+            progress: persisted after them.
 
         Raises:
             CommandError: DuplicateKey, a unique index does not allow a document; mongod refuses.
@@ -156,7 +153,7 @@ class RecipientWriter:
         """Check that no two documents have the same ``_id``.
 
         Raises:
-            CommandError: 5356800, two have.
+            CommandError: 5356800, two documents have the same ``_id``.
         """
         for donor in sorted(self._used_stashes):
             if not await local_collections.is_empty(self._mongod, self._stashes[donor]):
@@ -192,9 +189,9 @@ class RecipientWriter:
             await self._mongod.write("admin", apply)
 
     def _operations(self, write: Write) -> Iterator[Mapping[str, Any]]:
-        """A write as operations of the oplog; an insert replaces the document with the same ``_id``.
+        """Convert a write to oplog operations; an insert replaces the document with the same ``_id``.
 
-        That is an update, in which mongod would fill in empty timestamps.
+        Such a replacement is an update, in which mongod would fill in empty timestamps.
         """
         if write.place is None:
             place: dict[str, Any] = {
@@ -210,7 +207,7 @@ class RecipientWriter:
 
 
 def _parts(writes: Sequence[Write]) -> Iterator[list[Write]]:
-    """The writes as parts of one command each; a document that is larger than the limit is a part of its own."""
+    """Split the writes into parts of one command each; a document above the limit is a part of its own."""
     part: list[Write] = []
     size = 0
     for each in writes:
