@@ -1,4 +1,4 @@
-"""The resharding operations in which this shard takes part: at most one at a time, in one part or in both."""
+"""The resharding operations of this shard: at most one at a time, as donor, recipient or both."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -44,16 +44,16 @@ logger = get_logger("shardd.resharding")
 
 
 class ReshardingService:
-    """This shard's parts in resharding operations.
+    """The donors and recipients of this shard's resharding operations.
 
     Args:
         context: this shard daemon's context.
-        history_table: stores the history of retryable writes that this shard receives.
+        history_table: stores the retryable writes that this shard receives.
 
     Attributes:
-        donors: the operations in which this shard is a donor, by id.
-        recipients: those in which it is a recipient, by id.
-        statistics: of all operations in which this daemon has taken part.
+        donors: donors by operation id.
+        recipients: recipients by operation id.
+        statistics: totals over all operations of this daemon.
     """
 
     def __init__(self, context: ShardContext, history_table: HistoryTable) -> None:
@@ -73,7 +73,7 @@ class ReshardingService:
         return self._term_nursery
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Continue what the former primary has left; critical sections are on when this returns.
+        """Resume the former primary's operations; critical sections are held when this returns.
 
         Raises:
             CommandError: the persisted state cannot be read.
@@ -91,7 +91,7 @@ class ReshardingService:
             self._add_recipient(operation)
 
     def end_term(self) -> None:
-        """Forget the operations, whose tasks were cancelled with their nursery; the next primary continues."""
+        """Discard the operations, whose tasks were cancelled with their nursery; the next primary resumes them."""
         self._term_nursery = None
         for donor in self.donors.values():
             self._context.namespace(str(donor.part.participation.namespace)).is_resharding = False
@@ -101,7 +101,7 @@ class ReshardingService:
     # Commands of the coordinator
 
     async def donate(self, participation: Participation) -> ReshardingDonor:
-        """Take part as a donor, if this is not so already.
+        """Take part as a donor, if this shard does not yet.
 
         Raises:
             CommandError: NoSuchReshardCollection, the operation has ended; mongod refuses.
@@ -117,7 +117,7 @@ class ReshardingService:
             return self.donors[participation.id]
 
     async def receive(self, participation: Participation) -> ReshardingRecipient:
-        """Take part as a recipient, if this is not so already; errors as for `donate`."""
+        """Take part as a recipient, if this shard does not yet; errors as for `donate`."""
         async with self._changing(participation.id):
             if participation.id not in self.recipients:
                 await self._check_undecided(participation.id)
@@ -145,7 +145,7 @@ class ReshardingService:
             await ReshardingSection(self._context, participation).block_all()
 
     async def commit(self, participation: Participation) -> None:
-        """Replace the former collection by the new one, and admit operations again.
+        """Replace the former collection by the new one, and unblock operations.
 
         Raises:
             CommandError: mongod refuses, or the catalog cannot be read.
@@ -168,11 +168,11 @@ class ReshardingService:
             self.statistics.end(is_success=True, is_canceled=False)
 
     async def abort(self, participation: Participation, *, is_canceled: bool) -> None:
-        """Remove everything of the resharding, and admit operations again; errors as for `commit`.
+        """Remove all data of the resharding operation, and unblock operations; errors as for `commit`.
 
         Args:
             participation: the operation.
-            is_canceled: whether a user has ended it.
+            is_canceled: whether a user has aborted it.
         """
         async with self._changing(participation.id):
             if not self._parts(participation.id):
@@ -184,7 +184,7 @@ class ReshardingService:
             self.statistics.end(is_success=False, is_canceled=is_canceled)
 
     def donor(self, operation_id: UUID) -> ReshardingDonor:
-        """The donor of an operation.
+        """Return the donor of an operation.
 
         Raises:
             CommandError: NotYetInitialized, this shard is not (yet) a donor of it.
@@ -194,12 +194,12 @@ class ReshardingService:
         return self.donors[operation_id]
 
     def recipient_of(self, namespace: str) -> ReshardingRecipient | None:
-        """The recipient of a collection that is being resharded."""
+        """Return the recipient of a collection that is being resharded, if any."""
         found = (each for each in self.recipients.values() if str(each.part.participation.namespace) == namespace)
         return next(found, None)
 
     def operations(self) -> list[dict[str, Any]]:
-        """What ``currentOp`` shows of the parts."""
+        """Return the ``currentOp`` entries of donors and recipients."""
         parts: tuple[tuple[str, Iterable[ReshardingDonor | ReshardingRecipient]], ...] = (
             ("Donor", self.donors.values()),
             ("Recipient", self.recipients.values()),
@@ -222,7 +222,7 @@ class ReshardingService:
         section.leave()
 
     async def _refresh(self, participation: Participation) -> None:
-        """Learn the placement after the decision, and persist it for secondaries."""
+        """Refresh the placement after the decision, and persist it for secondaries."""
         await self._context.config_times.wait_durable()
         state = self._context.namespace(str(participation.namespace))
         state.forget()
@@ -237,10 +237,10 @@ class ReshardingService:
             self.donors[operation_id].close()
 
     async def _check_undecided(self, operation_id: UUID) -> None:
-        """Check that the operation is in progress: a command that arrives late must not begin anything.
+        """Check that the operation is in progress, because a delayed command must not start anything.
 
         Raises:
-            CommandError: NoSuchReshardCollection, it is not.
+            CommandError: NoSuchReshardCollection, it has been decided.
         """
         found = await (await self._context.catalog()).find(
             "reshardingOperations", {"_id": Binary.from_uuid(operation_id), "state": {"$nin": sorted(DECIDED)}}
@@ -270,7 +270,7 @@ class ReshardingService:
 
     @asynccontextmanager
     async def _changing(self, operation_id: UUID) -> AsyncIterator[None]:
-        """Run the coordinator's commands about one operation one after the other."""
+        """Serialize the coordinator's commands for one operation."""
         assert self._nursery is not None
         async with self._context.ddl_locks.hold(f"resharding {operation_id}"):
             yield
@@ -281,7 +281,7 @@ class ReshardingService:
 
 
 def export_metrics(metrics: Metrics, statistics: ReshardingStatistics) -> None:
-    """Export what a shard daemon has counted."""
+    """Export the totals of a shard daemon."""
     metrics.observed_counter(
         "resharding_documents_copied",
         "Documents that this shard has received by resharding",

@@ -1,4 +1,4 @@
-"""Reading the retryable writes to the unsharded collections of a database, which moves to another shard."""
+"""Session history of the unsharded collections of a database that moves to another shard."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import Span
 
 ID_PATTERN = ShardKeyPattern.from_mapping({"_id": 1})
-"""The key by which unsharded collections are treated as if they had one."""
+"""The shard key assumed for unsharded collections."""
 
 ALL_IDS = ChunkRange.of(ID_PATTERN, ID_PATTERN.global_min(), ID_PATTERN.global_max())
 
@@ -22,12 +22,12 @@ _UUID_AT = 5
 class DatabaseHistoryReader(HistoryReader):
     """Reads entries for the move of a database.
 
-    The copies have other UUIDs, under which the recipient is to find the statements.
+    The copies have other UUIDs, under which the recipient must find the statements.
 
     Args:
         db: the database.
         is_moved: whether a collection moves, given its namespace.
-        copy_of: the UUID of a collection's copy, given the collection's, both 16 bytes.
+        copy_of: maps a collection's UUID to its copy's, both 16 bytes.
     """
 
     def __init__(self, db: str, is_moved: Callable[[str], bool], copy_of: Callable[[bytes], bytes]) -> None:
@@ -36,16 +36,16 @@ class DatabaseHistoryReader(HistoryReader):
         self._copy_of = copy_of
 
     def inherited_filter(self) -> dict[str, Any]:
-        """A query for the statements received in earlier migrations that may concern this one."""
+        """Return a query for statements received in earlier migrations that may concern this one."""
         return {"$or": [{"nss": names_in(self.namespace)}, {"_id.stmtId": INCOMPLETE_HISTORY}]}
 
     def entries_filter(self) -> dict[str, Any]:
-        """A query for the oplog entries of the collections' writes."""
+        """Return a query for the oplog entries of the collections' writes."""
         names = names_in(self.namespace)
         return {"$or": [{"ns": names}, {"o.applyOps": {"$elemMatch": {"ns": names}}}]}
 
     def inherited(self, statement: ExecutedStatement) -> ExecutedStatement:
-        """A statement received in an earlier migration, as the recipient is to store it."""
+        """Convert a statement received in an earlier migration to the form that the recipient stores."""
         if statement.is_incomplete_history:
             return statement
         return statement._replace(collection_uuid=self._copy_of(statement.collection_uuid), key=None)
@@ -74,5 +74,5 @@ class DatabaseHistoryReader(HistoryReader):
 
 
 def names_in(db: str) -> dict[str, str]:
-    """A query for the namespaces of a database's collections."""
+    """Return a query for the namespaces of a database's collections."""
     return {"$gte": f"{db}.", "$lt": f"{db}/"}  # the slash is the character after the dot

@@ -1,14 +1,15 @@
 """The session history of one migration as its recipient pulls it from the donor, with the images of findAndModify.
 
-It has three sources: the history that the donor itself received in earlier migrations, the donor's
-``config.transactions``, and the oplog since the beginning of the migration. Their order does not matter: every
-statement is a document of its own, and the recipient goes by the highest transaction number of a session.
+It has three sources: the history that the donor received in earlier migrations, the donor's ``config.transactions``,
+and the oplog since the migration began.
+Their order does not matter. Every statement is a separate document, and the recipient uses the highest transaction
+number of a session.
 
-Of the oplog only each session's newest transaction number is kept, as mongod does: a session that has begun its next
-write will not retry the previous one. If that takes too much memory, only the section of the oplog is remembered, and
-read again later.
+Of the oplog only each session's newest transaction number is kept, as in mongod: a session that has begun its next
+write will not retry the previous one.
+If that takes too much memory, only the section of the oplog is recorded, and read again later.
 
-Batches are numbered like batches of documents: repeating the last number gives the same batch again.
+Batches are numbered like batches of documents: repeating the last number returns the same batch.
 """
 
 from collections import deque
@@ -42,13 +43,9 @@ _EntryKey = tuple[SessionWrite, int]
 
 
 class StatementsWithImages:
-    """The statements of some entries with their images, which are too large to be read all at once.
+    """Statements of some entries with their images, which are too large to be read all at once.
 
-    They come in another order than the entries. If an image is gone, retries of its statement will fail.
-
-    Args:
-        mongod: the local mongod.
-        entries: the entries.
+    Their order differs from the order of the entries. If an image is gone, retries of its statement will fail.
 
     Attributes:
         is_exhausted: whether all statements have been returned.
@@ -71,7 +68,7 @@ class StatementsWithImages:
         self.is_exhausted = not entries
 
     async def next_statements(self) -> list[ExecutedStatement]:
-        """Some of them, with images of about 16 MB in all; possibly none although there are more.
+        """Return some statements, with images of about 16 MB in all; possibly none before the end.
 
         Raises:
             CommandError: mongod refuses, or a cursor was killed.
@@ -102,7 +99,7 @@ class StatementsWithImages:
         return statements
 
     def _with_side_image(self, raw: bytes) -> list[ExecutedStatement]:
-        """The statements of the entry that a document of ``config.image_collection`` belongs to, if that is asked for.
+        """Return the statements of the requested entry that matches a document of ``config.image_collection``.
 
         The collection has the image of each session's last findAndModify.
         """
@@ -126,7 +123,7 @@ def _with_image(entry: HistoryEntry, image: bytes | None) -> list[ExecutedStatem
 
 
 async def _noop_image(mongod: LocalMongod, time: int) -> bytes | None:
-    """The image in a no-op oplog entry, None if the entry is gone."""
+    """Return the image in a no-op oplog entry, None if the entry is gone."""
     query = {"filter": {"ts": unpack_timestamp(time)}, "readConcern": _MAJORITY, "limit": 1, "singleBatch": True}
     for raw in await all_documents(mongod, OPLOG, query):
         image = find(raw, b"o")
@@ -139,8 +136,10 @@ logger = get_logger("shardd.session_history")
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 STATEMENTS_PER_BATCH: Final = 5_000
-"""A batch ends when it reaches one of these limits; its last document may exceed the size by 16 MB. It is made and read
-without a pause, so it must not keep donor or recipient from other work for long."""
+"""Limits of a batch: it ends at the first one reached, and its last document may exceed the size by 16 MB.
+
+A batch is produced and read without a checkpoint, so it must not block donor or recipient for long.
+"""
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory used for statements from the oplog."""
@@ -153,14 +152,14 @@ _ENTRY_BYTES: Final = 1_000
 
 @dataclass(slots=True)
 class _LatestWrite:
-    """What a session has executed under its newest transaction number."""
+    """The executed entries of a session's newest transaction number."""
 
     txn_number: int
     entries: list[HistoryEntry] = field(default_factory=list)
 
 
 class DonorHistory:
-    """The executed retryable writes that a donor hands out. Must be created after the oplog follower was opened.
+    """The executed retryable writes that a donor hands over. Must be created after the oplog follower was opened.
 
     Args:
         mongod: the donor's local mongod, which is primary.
@@ -168,7 +167,7 @@ class DonorHistory:
         kept_bytes_max: limit for the memory used for observed entries.
 
     Attributes:
-        statements_sent: number of statements handed out.
+        statements_sent: number of statements handed over.
     """
 
     def __init__(
@@ -208,11 +207,11 @@ class DonorHistory:
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything known so far has been handed out and acknowledged."""
+        """Whether everything recorded so far has been handed over and acknowledged."""
         return self._is_empty and not self._batch
 
     async def next_batch(self, number: int | None = None) -> list[bytes]:
-        """The next statements as raw documents; none if there are no more at the moment.
+        """Return the next statements as raw documents; none if there are no more at the moment.
 
         Args:
             number: the number of the batch, from 0, which acknowledges all previous ones; None for the next.
@@ -236,7 +235,7 @@ class DonorHistory:
             return self._batch
 
     async def close(self) -> None:
-        """Close what is still being read, also when cancelled; no more batches can be had."""
+        """Close all cursors, also when cancelled; `next_batch` fails from then on."""
         self._is_cut_off = True
         await self._statements.close()
         await self._inherited.close()
@@ -273,7 +272,7 @@ class DonorHistory:
         )
 
     async def _next_statements(self) -> list[ExecutedStatement]:
-        """Some statements of one source; possibly none although there are more."""
+        """Return some statements of one source; possibly none before the end."""
         if not self._statements.is_exhausted:
             return await self._statements.next_statements()
         if not self._inherited.is_exhausted:
@@ -317,7 +316,7 @@ class DonorHistory:
         return taken
 
     async def _read_skipped(self) -> None:
-        """Read the next entries of the section of the oplog that there was no memory for."""
+        """Read the next entries of the section of the oplog that exceeded the memory limit."""
         if self._rescan is None:
             if self._skipped is None:
                 return

@@ -1,7 +1,7 @@
 """``config.migratedSessionHistory``: a recipient's record of retryable writes that other shards executed, and its pull.
 
-The collection survives failover and expires like the sessions it is about, thirty minutes after their last use. Memory
-has only the sessions that migrated in, with the highest transaction number of each: most retryable writes need no more.
+The collection survives failover, and its documents expire with their sessions, thirty minutes after the last use.
+Memory holds only the migrated sessions with their highest transaction number, which suffices for most retryable writes.
 """
 
 import time
@@ -37,10 +37,10 @@ logger = get_logger("shardd.session_history")
 HISTORY: Final = Namespace("config", "migratedSessionHistory")
 
 SESSION_SECONDS: Final = 30 * 60
-"""As long as a mongod at least remembers writes (``TransactionRecordMinimumLifetimeMinutes``)."""
+"""The minimum time for which a mongod remembers writes (``TransactionRecordMinimumLifetimeMinutes``)."""
 
 _REFRESH_MS: Final = 60_000
-"""How old ``lastUse`` may become before it is updated."""
+"""Maximum age of ``lastUse`` before it is updated."""
 
 _SWEEP_SECONDS: Final = 60.0
 _STATEMENTS_PER_WRITE: Final = 500
@@ -49,10 +49,12 @@ _MAJORITY: Final = {"w": "majority"}
 
 
 class HistoryTable:
-    """One shard's table. It is loaded from `begin_term` to `end_term`.
+    """One shard's table, loaded from `begin_term` to `end_term`.
+
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 
     Attributes:
-        sessions: the highest known transaction number of each session that migrated in, by its raw ``{id, uid}``.
+        sessions: the highest recorded transaction number of each migrated session, by its raw ``{id, uid}``.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
@@ -62,12 +64,7 @@ class HistoryTable:
         self._has_index = False
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Load the sessions that migrated in while other members were primary.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Load the sessions that migrated in while other members were primary."""
         self.end_term()
         newest = {"_id": "$_id.lsid", "txnNumber": {"$max": "$_id.txnNumber"}, "lastUse": {"$max": "$lastUse"}}
         aggregate = {"aggregate": HISTORY.collection, "pipeline": [{"$group": newest}], "cursor": {}}
@@ -78,20 +75,19 @@ class HistoryTable:
         nursery.start_soon(self._sweep)
 
     def end_term(self) -> None:
-        """Forget the sessions; the next primary loads them."""
+        """Discard the sessions; the next primary loads them."""
         self.sessions.clear()
         self._last_use.clear()
         self._has_index = False
 
     async def absorb(self, statements: Sequence[bytes]) -> None:
-        """Persist statements received from a donor; on return, a majority has them.
+        """Persist statements received from a donor, and wait until a majority has them.
 
         Args:
-            statements: documents of `ExecutedStatement.to_documents`. Those that exist already are replaced.
+            statements: documents of `ExecutedStatement.to_documents`; existing ones are replaced.
 
         Raises:
             CommandError: mongod refuses, or the majority did not confirm.
-            BackendError: mongod does not answer.
         """
         if not self._has_index:
             await self._create_index()
@@ -123,12 +119,7 @@ class HistoryTable:
             self._learn(write, last_use)
 
     async def lookup(self, write: SessionWrite) -> dict[int, ExecutedStatement]:
-        """The statements of a write that other shards executed, by statement id; a look-up defers their expiry.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Return the statements of a write that other shards executed, by statement id, and defer their expiry."""
         find = {"filter": range_of(write), "sort": {"_id": 1}}
         statements = ExecutedStatement.all_from_bson(await all_documents(self._mongod, HISTORY, find))
         if statements and _now() - self._last_use.get(write.lsid, 0) > _REFRESH_MS:
@@ -142,17 +133,12 @@ class HistoryTable:
         self._learn(write, now)
 
     def unused_for(self, seconds: float) -> list[bytes]:
-        """The sessions that are not known to have been used for some seconds."""
+        """Return the sessions without a recorded use for `seconds`."""
         limit = _now() - int(seconds * 1000)
         return [lsid for lsid, moment in self._last_use.items() if moment < limit]
 
     async def use(self, sessions: Iterable[bytes]) -> None:
-        """Defer the expiry of sessions.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Defer the expiry of sessions."""
         for lsid in sessions:
             if lsid in self.sessions:
                 await self._refresh(SessionWrite(lsid, self.sessions[lsid]))
@@ -163,7 +149,7 @@ class HistoryTable:
         self._last_use[lsid] = max(last_use, self._last_use.get(lsid, 0))
 
     def _learn_session(self, raw: bytes) -> None:
-        """Learn from what `begin_term` reads of a session."""
+        """Record a session from a result document of `begin_term`."""
         fields = index(raw)
         lsid = fields[b"_id"]
         last_use = unpack_int64(raw, fields[b"lastUse"][2])[0]
@@ -178,15 +164,11 @@ class HistoryTable:
                 logger.warning("Could not correct when sessions were last used", error=str(error))
 
     async def sweep(self, now: int) -> None:
-        """Forget sessions as mongod expires their documents.
+        """Discard sessions as mongod expires their documents.
 
         Args:
-            now: milliseconds since 1970. Sessions that were used later expire as if they were used now: the clock has
-                been set back since.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
+            now: milliseconds since 1970. A session whose last use is later expires as if it were used now, because the
+                clock has been set back since.
         """
         expired = now - int((SESSION_SECONDS + _SWEEP_SECONDS) * 1000)
         for lsid in [lsid for lsid, moment in self._last_use.items() if moment < expired]:
@@ -213,12 +195,12 @@ class HistoryTable:
 
 
 def _now() -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 _POLL_SECONDS: Final = 0.25
-"""The pause after the donor had nothing more to hand out."""
+"""Pause after the donor had nothing more to hand over."""
 
 
 class HistoryPull:
@@ -227,7 +209,7 @@ class HistoryPull:
     Args:
         table: this shard's table.
         ask: runs an idempotent command on the donor, given a database and the command; returns the raw body of the
-            reply (`DonorConnection.command`). It should use a connection of its own.
+            reply (`DonorConnection.command`). It should use a separate connection.
         session_id: the migration session id.
 
     Attributes:
@@ -256,9 +238,9 @@ class HistoryPull:
             await trio.sleep(_POLL_SECONDS)
 
     async def drain(self) -> None:
-        """Pull everything that the donor has at the moment; on return a majority of this shard has it.
+        """Pull everything that the donor has now, and wait until a majority of this shard has it.
 
-        If the donor blocks writes and has returned from `CloneSource.wait_followed`, that is the complete history.
+        If the donor blocks writes and has returned from `CloneSource.wait_followed`, the history is then complete.
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
@@ -269,7 +251,7 @@ class HistoryPull:
                 pass
 
     async def _pull_batch(self) -> bool:
-        """Pull one batch; returns whether it contained anything."""
+        """Pull one batch; return whether it contained anything."""
         command = {"_getNextSessionMods": 1, "sessionId": self._session_id, "number": self._number}
         reply = await self._ask("admin", command)
         span = find(reply, b"oplog")

@@ -1,12 +1,15 @@
-"""What oplog entries say about retryable writes. Pure: bytes in, values out.
+"""Retryable writes in oplog entries. Pure: bytes in, values out.
 
-As mongod 6.0.5 writes them: a statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``,
-``txnNumber`` and ``stmtId`` (an int, or an array of them), and ``prevOpTime``, which points at the previous statement
-with the same transaction number and is ``Timestamp(0, 0)`` for the first. A findAndModify that returns a document has
-``needsRetryImage: preImage | postImage``, with the image in ``config.image_collection``. If
-``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead, which
-point at a no-op entry whose ``o`` is the image. A transaction is a command entry (``c``) with ``lsid`` and
-``txnNumber`` but without ``stmtId``. If it executes a retryable write, its operations have a ``stmtId``.
+mongod 6.0.5 writes them as follows.
+A statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``, ``txnNumber``, ``stmtId`` (an int, or
+an array of ints) and ``prevOpTime``.
+The latter points at the previous statement with the same transaction number, and is ``Timestamp(0, 0)`` for the first.
+A findAndModify that returns a document has ``needsRetryImage: preImage | postImage``, with the image in
+``config.image_collection``.
+If ``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead. These
+point at a no-op entry whose ``o`` is the image.
+A transaction is a command entry (``c``) with ``lsid`` and ``txnNumber`` but without ``stmtId``. If it executes a
+retryable write, its operations have a ``stmtId``.
 """
 
 from collections.abc import Mapping
@@ -44,7 +47,7 @@ _unpack_uint64 = Struct("<Q").unpack_from
 
 
 class ImageReference(NamedTuple):
-    """Where the image of a findAndModify is.
+    """Location of the image of a findAndModify.
 
     Attributes:
         kind: `PRE_IMAGE` or `POST_IMAGE`.
@@ -56,17 +59,18 @@ class ImageReference(NamedTuple):
 
 
 class HistoryEntry(NamedTuple):
-    """An entry of a session.
+    """An oplog entry of a session.
 
     Attributes:
-        write: its session and transaction number, or the transaction's if that executes a retryable write; the write's
-            own are in the statements then.
+        write: its session and transaction number. For an internal transaction that executes a retryable write, these
+            are
+            the transaction's; the statements have the write's.
         time: its time, packed.
         previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
         statements: the executed statements, one for each statement id; none if they do not concern the range. A
-            findAndModify's statement is still without its image.
-        image: where that image is, if there should be one.
-        is_child: whether a transaction executes a retryable write.
+            findAndModify's statement still lacks its image.
+        image: the location of that image, if there should be one.
+        is_child: whether an internal transaction executes a retryable write.
         is_prepared: whether the transaction of the entry may still be aborted.
     """
 
@@ -79,31 +83,34 @@ class HistoryEntry(NamedTuple):
     is_prepared: bool = False
 
     def without_document(self) -> "HistoryEntry":
-        """A copy without the inserted document, for an insert that is one of several statements.
+        """Return a copy without the inserted document, for an insert that is one of several statements.
 
         Only a single statement can be a findAndModify with an upsert, whose retry needs the document.
         """
         return self._replace(statements=tuple(each._replace(image=None) for each in self.statements))
 
     def uncertain(self) -> "HistoryEntry":
-        """In place of an entry of a transaction that was perhaps aborted: retries must be refused."""
+        """Return a replacement for an entry of a transaction that may have been aborted; it makes retries fail."""
         first = self.statements[0]
         return self._replace(statements=(incomplete_history(first.write, first.last_use),), image=None)
 
 
 class HistoryReader:
-    """Reads entries for a migration.
+    """Reads oplog entries for a migration.
 
-    A retry names its collection, so the name decides which statements are about it. Resharding keeps it, not the UUID.
-    Statements about documents that are certainly outside the range are left out. That is known of inserts, which are
-    logged with the whole document, and of all statements if the shard key consists of parts of ``_id``. Otherwise the
-    oplog does not contain the shard key with which an update or delete found its document, and it may have changed.
+    A retry names its collection, so statements are selected by name. Resharding keeps the name, but not the UUID.
+
+    Statements about documents that are certainly outside the range are left out.
+    This is certain for inserts, which are logged with the whole document, and for all statements if the shard key
+    consists of parts of ``_id``.
+    Otherwise the oplog does not contain the shard key by which an update or delete found its document, and the key may
+    have changed.
 
     Args:
         namespace: the collection.
         collection_uuid: its UUID, 16 bytes.
         pattern: its shard key.
-        range: the range that moves.
+        range: the migrated range.
     """
 
     def __init__(
@@ -120,7 +127,7 @@ class HistoryReader:
         self._is_key_in_id = all(each.path[0] == b"_id" for each in pattern.fields)
 
     def read(self, raw: bytes) -> HistoryEntry | None:
-        """Interpret an entry; None if it belongs to no session, or to one without history."""
+        """Interpret an entry; None if it has no session, or a session without history."""
         fields = index(raw)
         lsid, number = fields.get(b"lsid"), fields.get(b"txnNumber")
         if lsid is None or number is None:
@@ -147,7 +154,7 @@ class HistoryReader:
         return HistoryEntry(write, time, previous, statements, _image_reference(raw, fields) if statements else None)
 
     def _read_child(self, raw: bytes, fields: Mapping[bytes, Span], child: ChildTransaction) -> HistoryEntry:
-        """An entry of a transaction that executes a retryable write, or commits it."""
+        """Interpret an entry of an internal transaction that executes a retryable write, or commits it."""
         executed_at = unpack_int64(raw, fields[b"wall"][2])[0]
         statements: list[ExecutedStatement] = []
         image = None
@@ -155,7 +162,7 @@ class HistoryReader:
             for operation, found in numbered_operations(raw, fields):
                 is_here = text_of(operation, found[b"op"]) in _OPERATIONS
                 if is_here and self._is_about(text_of(operation, found[b"ns"])):
-                    # The write was routed by another shard key: the one that its document had, or was to have.
+                    # The write was routed by another shard key: the key that its document had, or was to get.
                     statements += self._statements(
                         operation, found, child.write, executed_at, is_alone=True, has_left=True
                     )
@@ -171,15 +178,15 @@ class HistoryReader:
         )
 
     def inherited_filter(self) -> dict[str, Any]:
-        """A query for the statements received in earlier migrations that may concern this one."""
+        """Return a query for statements received in earlier migrations that may concern this one."""
         return {"$or": [{"nss": self.namespace}, {"_id.stmtId": INCOMPLETE_HISTORY}]}
 
     def entries_filter(self) -> dict[str, Any]:
-        """A query for the oplog entries of the collection's writes."""
+        """Return a query for the oplog entries of the collection's writes."""
         return {"$or": [{"ns": self.namespace}, {"o.applyOps.ns": self.namespace}]}
 
     def inherited(self, statement: ExecutedStatement) -> ExecutedStatement:
-        """A statement received in an earlier migration, as the recipient is to store it."""
+        """Convert a statement received in an earlier migration to the form that the recipient stores."""
         if statement.is_incomplete_history:
             return statement
         return statement._replace(collection_uuid=self.collection_uuid, key=self._present_key(statement))
@@ -194,9 +201,9 @@ class HistoryReader:
         return key is None or self._range.contains_key(self._pattern.key_bytes(key))
 
     def _present_key(self, statement: ExecutedStatement) -> bytes | None:
-        """The shard key of a statement received in an earlier migration; None if the collection had another one then.
+        """Return the shard key of a statement received in an earlier migration; None if the key was changed since.
 
-        It was given the present one with another UUID, by resharding, or with more fields, by refining.
+        Resharding changes it with the UUID, and refining adds fields.
         """
         if statement.key is None or statement.collection_uuid != self.collection_uuid:
             return None
@@ -222,7 +229,7 @@ class HistoryReader:
                     return ()
                 key = self._pattern.extract_from_document(document)
             except CommandError:
-                key = None  # no valid shard key, as it was written before the collection was sharded
+                key = None  # not a valid shard key: written before the collection was sharded
         collection = (self.namespace, self.collection_uuid)
         return executed_statements(raw, fields, write, executed_at, collection, key=key, is_alone=is_alone)
 
@@ -240,14 +247,14 @@ def executed_statements(
     key: bytes | None,
     is_alone: bool,
 ) -> tuple[ExecutedStatement, ...]:
-    """The statements of one insert, update or delete in the oplog, one for each statement id.
+    """Return the statements of one insert, update or delete in the oplog, one for each statement id.
 
     Args:
         raw: the entry, or the operation in it.
         fields: its top-level elements.
         write: the retryable write.
-        executed_at: when it was executed, in milliseconds since 1970.
-        collection: name and UUID of the collection under which the recipient is to find them.
+        executed_at: time of execution, in milliseconds since 1970.
+        collection: the collection's name and UUID on the recipient.
         key: the shard key document of the changed document, if it is known.
         is_alone: whether the write has no earlier statements.
     """
@@ -265,7 +272,7 @@ def executed_statements(
 
 
 def text_of(raw: bytes, span: Span) -> str:
-    """The text of a string."""
+    """Return the text of a string element."""
     return raw[span[2] + 4 : span[3] - 1].decode(errors="surrogateescape")
 
 
@@ -296,7 +303,7 @@ def _previous_time(raw: bytes, fields: Mapping[bytes, Span]) -> int:
 
 
 def _time_in(raw: bytes, span: Span) -> int:
-    """The packed time in an optime ``{ts, t}``."""
+    """Return the packed time in an optime ``{ts, t}``."""
     time = find(raw, b"ts", span[2])
     assert time is not None
     return int(_unpack_uint64(raw, time[2])[0])

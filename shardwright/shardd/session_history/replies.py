@@ -1,7 +1,8 @@
-"""Replies to retried writes, as mongod 6.0 makes them from its oplog. Pure.
+"""Replies to retried writes, as mongod 6.0 builds them from its oplog. Pure.
 
-Like mongod, this looks only at the kind of operation that was executed, and compares it with the request only as far as
-the reply requires; so an insert may answer an update, and a projection is not applied to an image again.
+Like mongod, this checks only the kind of the executed operation, and compares the request only as far as the reply
+requires.
+So an insert may answer an update, and a projection is not applied to an image again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ _NO_PRE_IMAGE: Final = 40607
 _NO_UPSERT: Final = 40608
 _ONLY_PRE_IMAGE: Final = 40611
 _ONLY_POST_IMAGE: Final = 40612
-"""mongod's error codes for retries that do not match what was executed."""
+"""mongod's error codes for retries that do not match the executed statement."""
 
 _KEPT_FROM_REST: Final = ("electionId", "opTime", "writeConcernError")
 _GOSSIPED: Final = ("$clusterTime", "operationTime")
@@ -33,14 +34,14 @@ def batch_reply(
     *,
     is_ordered: bool,
 ) -> dict[str, Any]:
-    """The reply to an ``insert``, ``update`` or ``delete``.
+    """Build the reply to an ``insert``, ``update`` or ``delete``.
 
     Args:
         command: the name of the command.
         ids: the statement ids of the whole request.
         executed: the statements that were executed elsewhere, by their position in the request.
         positions: the positions of the statements that were sent to the local mongod.
-        rest: mongod's reply to those; None if there were none.
+        rest: mongod's reply to these; None if there were none.
         is_ordered: whether the first error ends the batch, so that later statements do not count.
 
     Raises:
@@ -79,7 +80,7 @@ def batch_reply(
 
 
 def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStatement) -> dict[str, Any]:
-    """The reply to a ``findAndModify`` that was executed elsewhere.
+    """Build the reply to a ``findAndModify`` that was executed elsewhere.
 
     Args:
         request: the command.

@@ -1,10 +1,11 @@
 """The retryable writes recorded in ``config.transactions``, read from the oplog.
 
 A session's record points at its last statement, which points at the previous one with the same transaction number, and
-so on. Following chains link by link would take a query for each statement. Instead, positions of many sessions that are
-close together are read with one scan of that section of the oplog; a forward scan, because only for that does mongod
-find the beginning without reading everything before it. The scan yields these sessions' entries, and the first entry of
-each says whether there are more before the section, which are then read in the next round.
+so on.
+Following each chain would take a query per statement. Instead, one scan reads a section of the oplog with the
+neighbouring positions of many sessions.
+It scans forward, because only then does mongod find the beginning without reading everything before it.
+The first entry of each session shows whether earlier entries precede the section; the next round reads them.
 """
 
 from collections.abc import Iterator
@@ -40,8 +41,11 @@ _SESSIONS_PER_ROUND: Final = 20_000
 _SESSIONS_PER_READ: Final = 1_000
 
 _GAP_ENTRIES_MAX: Final = 500
-"""Positions further apart are read by separate scans: finding the beginning of a section takes mongod about as long as
-reading this many entries. Within a second, the difference of two times is the number of entries between them."""
+"""Positions further apart are read by separate scans.
+
+mongod takes about as long to find the beginning of a section as to read this many entries. Within a second, the
+difference of two times is the number of entries between them.
+"""
 
 _SESSIONS_PER_SCAN: Final = 5_000
 
@@ -54,10 +58,10 @@ class _Pending:
     """A session whose history has yet to be read from a position backwards.
 
     Attributes:
-        write: the session and its last transaction number; for a transaction that executes a retryable write, its own.
-        position: the time of the newest entry that has not been read yet, packed.
-        last_use: when the session last wrote, in milliseconds since 1970.
-        executes: the retryable write; another one than ``write`` if a transaction executes it.
+        write: the session and its last transaction number; an internal transaction's own.
+        position: the time of the newest unread entry, packed.
+        last_use: time of the session's last write, in milliseconds since 1970.
+        executes: the retryable write; differs from ``write`` if an internal transaction executes it.
         is_continued: whether newer entries have been read.
     """
 
@@ -69,16 +73,16 @@ class _Pending:
 
     @property
     def is_child(self) -> bool:
-        """Whether a transaction executes the write."""
+        """Whether an internal transaction executes the write."""
         return self.executes is not self.write
 
     def incomplete(self) -> HistoryEntry:
-        """The entry that says that the oplog no longer has all of it."""
+        """Return the entry that marks the history as partly gone from the oplog."""
         return HistoryEntry(self.write, self.position, 0, (incomplete_history(self.executes, self.last_use),))
 
     @property
     def scanned_from(self) -> int:
-        """Where a scan for it begins: further back for a continued one, as a write's statements tend to be adjacent."""
+        """Beginning of a scan, further back for a continued session, whose statements tend to be adjacent."""
         if not self.is_continued:
             return self.position
         return max(self.position - 2 * _GAP_ENTRIES_MAX, self.position >> 32 << 32)
@@ -105,7 +109,7 @@ class SessionChains:
         self._scan: _Scan | None = None
 
     async def next_entries(self) -> list[HistoryEntry]:
-        """The next entries with statements; none only at the end.
+        """Return the next entries with statements; none only at the end.
 
         Raises:
             CommandError: mongod refuses, or a cursor was killed.
@@ -128,13 +132,13 @@ class SessionChains:
         return []
 
     async def close(self) -> None:
-        """Close the cursors; nothing can be read any more."""
+        """Close the cursors, which ends reading."""
         await self._sessions.close()
         if self._scan is not None:
             await self._scan.close()
 
     async def _next_sessions(self) -> list[HistoryEntry]:
-        """Add sessions to the pending ones; returns entries for those whose history cannot be read."""
+        """Add sessions to the pending ones; return entries for sessions whose history cannot be read."""
         entries: list[HistoryEntry] = []
         while len(self._pending) < _SESSIONS_PER_ROUND:
             batch = await self._sessions.next_documents()
@@ -179,7 +183,7 @@ class _Scan:
         self._cursor = find_cursor(mongod, OPLOG, find, options={"batchSize": ENTRIES_PER_READ})
 
     async def next_entries(self) -> list[HistoryEntry]:
-        """The entries of the next batch; at the end, entries of incomplete history for sessions that were not found."""
+        """Return the entries of the next batch; at the end, incomplete-history entries for the missing sessions."""
         batch = await self._cursor.next_documents()
         if not batch:
             self.is_exhausted = True
@@ -202,7 +206,7 @@ class _Scan:
                 yield entry if is_last or entry.is_child else entry.without_document()
 
     def earlier(self) -> list[_Pending]:
-        """After the scan: the sessions whose history continues before the section."""
+        """Return, after the scan, the sessions whose history continues before the section."""
         return [
             replace(self._sessions[write], position=previous, is_continued=True)
             for write, previous in self._previous.items()
@@ -211,9 +215,9 @@ class _Scan:
 
 
 def _pending(record: bytes) -> _Pending | None:
-    """From a document of ``config.transactions``; None if it is of no retryable write.
+    """Parse a document of ``config.transactions``; None if it does not record a retryable write.
 
-    A prepared transaction is none yet: those that follow the oplog learn of its commit.
+    A prepared transaction is not one yet: the oplog follower will receive its commit.
     """
     fields = index(record)
     document = decode_document(record)

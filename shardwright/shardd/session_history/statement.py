@@ -1,24 +1,28 @@
-"""One executed statement of a retryable write, as it is sent to the recipient and stored there.
+"""One executed statement of a retryable write, as sent to the recipient and stored there.
 
-Both forms are the same document, so that neither side decodes what it only passes on::
+Both forms are the same document, so that neither side decodes what it forwards::
 
     {_id: {lsid: {id, uid}, txnNumber, stmtId}, op, nss, ui, o2: {_id}, key, image, imageKind, lastUse}
 
-``_id`` has a fixed order of fields and fixed types: the statements of one session and number are a range of the ``_id``
-index. ``op`` is as in the oplog; ``o2`` is the ``_id`` of the document that an insert made. ``image`` is the document
-that a findAndModify returns: the one before or after an update (``imageKind``), before a delete, or inserted by an
-upsert. ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later of its last retry.
+``_id`` has a fixed order of fields and fixed types, so that the statements of one session and number are a range of the
+``_id`` index.
+``op`` is as in the oplog; ``o2`` is the ``_id`` of an inserted document.
+``image`` is the document that a findAndModify returns: the one before or after an update (``imageKind``), before a
+delete, or inserted by an upsert.
+``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later of its last retry.
 
-A statement that does not fit into one document is divided into pieces. Each has the small fields, ``bytes`` with a part
-of ``{o2, image}``, and ``pieces``, the number of them. All but the first also have ``_id.piece``, so that they follow
-the first one in the index. ``key`` is left out: the pieces are transferred with every range.
+A statement that does not fit into one document is divided into pieces.
+Each has the small fields, ``bytes`` with a part of ``{o2, image}``, and ``pieces``, the number of pieces.
+All but the first also have ``_id.piece``, so that they follow the first one in the index.
+``key`` is left out, because the pieces are transferred with every range.
 
-Statement id -1 marks incomplete history: the oplog no longer has all of the write, or it was a multi-document
-transaction, so it is unknown which other statements with that transaction number were executed. It is MongoDB's
-``kIncompleteHistoryStmtId``.
+Statement id -1 marks incomplete history, MongoDB's ``kIncompleteHistoryStmtId``.
+The oplog no longer has all of the write, or it was a multi-document transaction. It is then unknown which other
+statements with that transaction number were executed.
 
-A transaction that executes a retryable write runs in a session of its own, ``{id, uid, txnNumber, txnUUID}``, derived
-from the write's session and number. Its operations with a ``stmtId`` are statements of the write.
+An internal transaction that executes a retryable write has a separate session, ``{id, uid, txnNumber, txnUUID}``,
+derived from the write's session and number.
+Its operations with a ``stmtId`` are statements of the write.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,14 +71,14 @@ unpack_int64: Final = Struct("<q").unpack_from
 _unpack_int32: Final = Struct("<i").unpack_from
 
 _PIECE_BYTES: Final = BSON_OBJECT_BYTES_MAX // 2
-"""Length of the ``bytes`` of a piece; only the last one's may be shorter."""
+"""Length of the ``bytes`` of a piece; only the last piece may be shorter."""
 
 _LSID_BYTES: Final = 72
 _CLIENTS_LSID_BYTES: Final = 30
 _ID_BEGINS: Final = b"\x05id\0\x10\0\0\0\x04"
 _UID_BEGINS: Final = b"\x05uid\0\x20\0\0\0\0"
 NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
-"""The ``uid`` of sessions of unauthenticated clients, which mongod adds to what they send."""
+"""The ``uid`` that mongod adds to sessions of unauthenticated clients."""
 
 
 class SessionWrite(NamedTuple):
@@ -112,7 +116,7 @@ class ExecutedStatement(NamedTuple):
         op: kind of operation.
         namespace: the collection; empty if unknown.
         collection_uuid: its UUID, 16 bytes; empty if unknown.
-        last_use: when it was executed or last retried, in milliseconds since 1970.
+        last_use: time of the execution or last retry, in milliseconds since 1970.
         inserted_id: for an insert, a raw document ``{_id}``.
         key: the document's shard key, a raw shard key document, where known.
         image: a raw document.
@@ -162,7 +166,7 @@ class ExecutedStatement(NamedTuple):
         )
 
     def to_documents(self) -> list[bytes]:
-        """The document form: several documents if it is too long for one, in the order of their ``_id``."""
+        """Return the document form: several documents if it is too long for one, in the order of their ``_id``."""
         raw = self.to_bson()
         if len(raw) <= BSON_OBJECT_BYTES_MAX:
             return [raw]
@@ -175,7 +179,7 @@ class ExecutedStatement(NamedTuple):
         ]
 
     def to_bson(self) -> bytes:
-        """One document, which may be too long to be stored (`to_documents`)."""
+        """Encode as one document, which may be too long to be stored (`to_documents`)."""
         number = 0 if self.piece is None else self.piece.number
         document: dict[str, Any] = {
             "_id": raw_document(_id(self.write, self.statement_id, number)),
@@ -203,12 +207,12 @@ class ExecutedStatement(NamedTuple):
 
 
 def incomplete_history(write: SessionWrite, last_use: int) -> ExecutedStatement:
-    """The statement that marks a session's history as incomplete."""
+    """Return the statement that marks a session's history as incomplete."""
     return ExecutedStatement(write, INCOMPLETE_HISTORY, NOOP, "", b"", last_use)
 
 
 def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple[SessionWrite, int]:
-    """The write and the statement id of a statement's document."""
+    """Return the write and the statement id of a statement's document."""
     span = find(raw, b"_id") if fields is None else fields[b"_id"]
     assert span is not None
     inner = index(raw, span[2])
@@ -218,17 +222,18 @@ def identity_of(raw: bytes, fields: Mapping[bytes, Span] | None = None) -> tuple
 
 
 def range_of(write: SessionWrite) -> dict[str, Any]:
-    """The query for all stored statements of a write."""
+    """Return the query for all stored statements of a write."""
     lsid, number = raw_document(write.lsid), Int64(write.txn_number)
     low, high = ({"lsid": lsid, "txnNumber": number, "stmtId": end} for end in (MinKey(), MaxKey()))
     return {"_id": {"$gte": low, "$lte": high}}
 
 
 def session_of(raw: bytes, span: Span) -> bytes | None:
-    """The session that an ``lsid`` names, in the form of ``config.transactions``, or None for one without history.
+    """Return the session of an ``lsid`` in the form of ``config.transactions``, or None for one without history.
 
-    Clients leave out ``uid``, which mongod adds. Internal sessions (``txnNumber`` or ``txnUUID`` in the ``lsid``) run
-    transactions; retryable writes are recorded under their parent session.
+    Clients leave out ``uid``, which mongod adds.
+    Internal sessions (``txnNumber`` or ``txnUUID`` in the ``lsid``) run transactions; retryable writes are recorded
+    under their parent session.
     """
     _, _, start, end = span
     if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):
@@ -257,9 +262,10 @@ def _piece(document: Mapping[str, Any]) -> Piece | None:
 
 
 def _joined(read: list[ExecutedStatement]) -> ExecutedStatement:
-    """The statement that the documents with its statement id make up.
+    """Join the documents with one statement id to a statement.
 
-    If the image was lost before a later migration, one document has replaced the first piece. The others do not matter.
+    If the image was lost before a later migration, a single document has replaced the first piece. The other pieces are
+    then ignored.
     """
     first = read[0]
     if first.piece is None:
@@ -283,7 +289,7 @@ _FIELDS: Final = {*_PARENT_FIELDS, b"txnNumber", b"txnUUID"}
 
 
 class ChildTransaction(NamedTuple):
-    """A transaction on behalf of a retryable write.
+    """An internal transaction on behalf of a retryable write.
 
     Attributes:
         own: its session and transaction number.
@@ -295,7 +301,7 @@ class ChildTransaction(NamedTuple):
 
     @classmethod
     def read(cls, raw: bytes, lsid: Span, number: int) -> "ChildTransaction | None":
-        """From its ``lsid``, as mongod writes it, and its own transaction number; None if this is another session."""
+        """Parse the transaction's ``lsid``, as mongod writes it; None if this is another kind of session."""
         if lsid[0] != OBJECT:
             return None
         fields = index(raw, lsid[2])
@@ -307,11 +313,11 @@ class ChildTransaction(NamedTuple):
 
 
 def numbered_operations(raw: bytes, fields: Mapping[bytes, Span]) -> Iterator[tuple[bytes, dict[bytes, Span]]]:
-    """The operations in an ``applyOps`` entry that are statements with an id, each with where its elements are.
+    """Yield the operations in an ``applyOps`` entry that have a statement id, each with the spans of its elements.
 
     Args:
         raw: an oplog entry.
-        fields: where its elements are.
+        fields: the spans of its elements.
     """
     operations = find(raw, b"applyOps", fields[b"o"][2])
     if operations is None or operations[0] != ARRAY:
