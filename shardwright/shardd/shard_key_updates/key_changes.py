@@ -1,8 +1,9 @@
-"""Which updates may change a shard key, MongoDB's rules for those that do, and the errors of these rules. Pure.
+"""Detection of updates that may change a shard key, with MongoDB's rules and errors for them. Pure.
 
-A plain mongod knows no shard keys and would change one like any other field, so updates that may do that are diverted
-from the usual path (`shardd.shard_key_updates.key_changing_updates`). A modification that names no part of the shard
-key, or assigns the values that the query requires anyway, is not diverted.
+A plain mongod has no shard keys and would change one like any other field.
+So updates that may do that take another path (`shardd.shard_key_updates.key_changing_updates`).
+A modification stays on the usual path if it names no part of the shard key, or assigns the values that the query
+requires anyway.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ class KeyChange:
     is_retryable: bool
 
     def check(self, preview: Preview) -> None:
-        """Refuse what MongoDB refuses.
+        """Refuse a previewed change that MongoDB refuses.
 
         Raises:
             CommandError: NotSingleValueField, the new key contains an array; 31025; InvalidOptions, a multi-update;
@@ -58,7 +59,7 @@ class KeyChange:
             self._check_changed(preview.before, preview.after, new_key)
 
     def check_change_allowed(self) -> None:
-        """Refuse a change of the shard key, whatever the new key is, unless MongoDB allows it.
+        """Refuse a change of the shard key, whatever the new key, unless MongoDB allows it.
 
         Raises:
             CommandError: 31025, InvalidOptions, IllegalOperation.
@@ -107,7 +108,7 @@ class KeyChange:
 
 
 def only_one_may_leave() -> CommandError:
-    """The error of an update of one document that leaves the shard, if it is not the only statement of its command."""
+    """Return the error for an update that moves a document to another shard from a batch of several statements."""
     return CommandError(
         ErrorCode.InvalidOptions,
         "Document shard key value updates that cause the doc to move shards must be sent with write batch of size 1",
@@ -124,7 +125,7 @@ def _would_change_owning_shard(change: OwnerChange) -> CommandError:
     )
 
 
-_FIRST_NAME_AT = 5  # behind the length of the document and the type of its first element
+_FIRST_NAME_AT = 5  # after the document's length and its first element's type
 _ASSIGNING = (b"$set", b"$setOnInsert")
 _SETTING_STAGES = (b"$set", b"$addFields")
 
@@ -149,7 +150,7 @@ def may_change_shard_key(
     Args:
         query: the query of the update.
         document: the command or statement with the modification.
-        update: the modification in it: operators, a replacement or a pipeline.
+        update: the span of the modification: operators, a replacement or a pipeline.
         pattern: the `mutable_part` of the shard key.
         is_collated: whether a collation other than the simple one is in force, so that a query for one string may match
             others.
@@ -174,11 +175,11 @@ def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bo
 
     Args:
         document: contains the modification.
-        update: where it is.
+        update: the span of the modification.
         pattern: the `mutable_part` of the shard key.
 
     Raises:
-        InvalidBSONError: it is not well-formed.
+        InvalidBSONError: the document is malformed.
     """
     kind, _, start, _ = update
     if kind != OBJECT or not document.startswith(b"$", start + _FIRST_NAME_AT):
@@ -189,7 +190,7 @@ def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bo
 
 
 def _required_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
-    """The shard key that all documents matching a query have; None if their shard keys may differ.
+    """Return the shard key of all documents that match a query; None if their shard keys may differ.
 
     Raises:
         CommandError: Overflow, a value is nested too deeply.
@@ -218,7 +219,7 @@ def _matches_undefined(span: Span | None) -> bool:
 
 
 def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> dict[bytes, Span] | None:
-    """The values that operators assign to fields of the shard key; None if they may change one in another way."""
+    """Return the values that operators assign to shard key fields; None if they may change one in another way."""
     assigned: dict[bytes, Span] = {}
     for operator, operand in rawbson.spans(document, start):
         if operand[0] != OBJECT:
@@ -238,7 +239,7 @@ def _assigned_fields(document: bytes, start: int, pattern: ShardKeyPattern) -> d
 def _match_required(
     query: bytes, document: bytes, assigned: dict[bytes, Span], pattern: ShardKeyPattern, *, is_collated: bool
 ) -> bool:
-    """Whether the values assigned to fields of the shard key are those that the query requires."""
+    """Whether the values assigned to shard key fields are the values that the query requires."""
     try:
         wanted = _required_key(query, pattern, is_collated=is_collated)
         if wanted is None:
@@ -258,7 +259,7 @@ def _match_required(
 
 
 def _touched_field(path: bytes, pattern: ShardKeyPattern) -> ShardKeyField | None:
-    """The field of the shard key that a path denotes, contains, or is part of."""
+    """Return the shard key field that a path denotes, contains, or is part of."""
     parts = path.split(b".")
     for field in pattern.fields:
         # A positional part ($, $[], $[id]) may stand for any name.
@@ -283,7 +284,7 @@ def _stage_touches(document: bytes, stage: Span, pattern: ShardKeyPattern) -> bo
 
 
 def _strings(document: bytes, value: Span) -> Iterator[bytes]:
-    """A string, or the strings in an array."""
+    """Yield a string, or the strings in an array."""
     if value[0] == STRING:
         yield document[value[2] + 4 : value[3] - 1]
     elif value[0] == ARRAY:

@@ -48,10 +48,10 @@ _MODIFYING = (b"sort", b"upsert", b"collation", b"arrayFilters", b"hint", b"let"
 
 
 async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
-    """Execute it as previewed; returns the frame of the reply.
+    """Execute a ``findAndModify`` as previewed; return the reply frame.
 
     Raises:
-        CommandError: it is not allowed, or fails.
+        CommandError: the change is not allowed, or fails.
     """
     try:
         return await _execute(changing)
@@ -96,7 +96,7 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
     try:
         return await changing.execute_as_previewed(query, _modification(request, query), make, is_overtaken)
     except CommandError:
-        # The preview may have waited for the same request, sent before, and have seen its result.
+        # The preview may have waited for an earlier attempt of the same request, and have seen its result.
         remembered = await _remembered(changing, body)
         if remembered is None:
             raise
@@ -104,7 +104,7 @@ async def _execute(changing: KeyChangingRequest) -> bytes:
 
 
 async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None:
-    """The frame of mongod's reply to a request that it has executed already, or refuses to execute; otherwise None."""
+    """Return mongod's reply frame to a request that it has executed already, or refuses to execute; otherwise None."""
     if not await changing.has_begun():
         return None
     frame = await changing.exchange(find_and_modify_of_nothing(body), changing.request.message.request_id)
@@ -115,10 +115,10 @@ async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:
-    """Execute it as part of a client's transaction; returns the frame of the reply.
+    """Execute the request as part of a client's transaction; return the reply frame.
 
     Raises:
-        CommandError: it is not allowed, or fails.
+        CommandError: the change is not allowed, or fails.
     """
     request, steps = changing.request, TransactionSteps(changing)
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
@@ -141,6 +141,6 @@ async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id:
 
 
 def _modification(request: Request, query: bytes) -> dict[str, Any]:
-    """The arguments of the request that determine its effect."""
+    """Return the arguments of the request that determine its effect."""
     modification = {"query": raw_document(query), "update": raw_update(request.body, request.fields[b"update"])}
     return modification | {name.decode(): request.get(name) for name in _MODIFYING if name in request.fields}

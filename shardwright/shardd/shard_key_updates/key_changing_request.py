@@ -28,7 +28,7 @@ from shardwright.wire.rawbson import Span, encode_document, raw_document
 from shardwright.wire.request import Request
 
 _ATTEMPTS_MAX: Final = 100
-"""How often another writer may overtake an update; each time, that writer has made progress."""
+"""Maximum number of previews of one update; each repetition means that another writer has made progress."""
 
 _OF_NO_STATEMENT: Final = 2**31 - 1
 """A statement id that no write has."""
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 
 class OvertakenTest(Protocol[Reply]):
-    """Decides from a reply whether another writer was faster (see `shardd.shard_key_updates.previewed_updates`)."""
+    """Tests a reply for an intervening write (see `shardd.shard_key_updates.previewed_updates`)."""
 
     def __call__(self, preview: Preview, reply: Reply, /, *, is_last: bool) -> bool: ...
 
@@ -50,13 +50,10 @@ class KeyChangingRequest:
     Attributes:
         previews: previews updates.
         mongod: the local mongod.
-        upstream: the client's connection to it.
-        request: the request.
-        namespace: its collection.
-        table: the collection's routing table.
+        upstream: the client's connection to mongod.
         pattern: the part of the shard key that can change.
         shard: id of this shard.
-        may_change_key: whether a transaction that the request is part of may change shard keys.
+        may_change_key: whether the request's transaction, if any, may change shard keys.
     """
 
     previews: UpdatePreviews
@@ -101,7 +98,7 @@ class KeyChangingRequest:
         return bool(reply["cursor"]["firstBatch"])
 
     def inserts_under_other_key(self, query: bytes, preview: Preview) -> bool:
-        """Whether a retryable upsert inserts a document with another shard key than that by which it was routed."""
+        """Whether a retryable upsert inserts a document with another shard key than the one that routed it."""
         if not self.is_retryable or preview.before is not None or preview.after is None:
             return False
         pattern = self.table.key_pattern
@@ -109,10 +106,11 @@ class KeyChangingRequest:
         return routed_by is None or pattern.key_bytes(routed_by) != pattern.key_bytes_of_document(preview.after)
 
     async def end_former_attempts(self) -> None:
-        """Make mongod abort the transactions in which this retryable write was executed before, but for prepared ones.
+        """Make mongod abort the transactions of earlier attempts at this retryable write, except prepared ones.
 
-        It does so when it gets any other statement with the transaction number. The router that began such an attempt
-        may be gone, and the retry would have to wait for the document until the transaction's lifetime is over.
+        mongod aborts them when it receives any other statement with the transaction number.
+        The router that began such an attempt may be gone. The retry would then wait for the document until the
+        transaction's lifetime is over.
         """
         carried = {name.decode(): self.request.get(name) for name in (b"lsid", b"txnNumber")}
         statement = {"update": self.namespace.collection, "updates": [FINDING_NOTHING], "stmtIds": [_OF_NO_STATEMENT]}
@@ -120,10 +118,10 @@ class KeyChangingRequest:
         await self.exchange(body, next_request_id())
 
     async def exchange(self, body: bytes, request_id: int) -> bytes:
-        """The frame of mongod's reply to a command on the client's connection.
+        """Return mongod's reply frame to a command on the client's connection.
 
         Raises:
-            CommandError: BSONObjectTooLarge, the command is.
+            CommandError: BSONObjectTooLarge, the command is too large.
         """
         check_size(len(body))
         frame = await self.upstream.forward(op_msg(body, request_id=request_id), 0)
@@ -147,14 +145,14 @@ class KeyChangingRequest:
             modification: the arguments of the ``findAndModify`` that has the same effect.
             make: executes what was previewed.
             is_overtaken: whether another writer was faster.
-            is_multi: whether the update is of all documents that match.
+            is_multi: whether the update covers all matching documents.
             supplied: the document to insert if none matches, None if ``modification`` makes it.
 
         Returns:
             The result of the last ``make``.
 
         Raises:
-            CommandError: it is not allowed, or fails; WriteConflict, other writers keep changing the document.
+            CommandError: the change is not allowed, or fails; WriteConflict, other writers keep changing the document.
         """
         change = KeyChange(self.table, self.shard, query, is_multi=is_multi, is_retryable=self.is_retryable)
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):

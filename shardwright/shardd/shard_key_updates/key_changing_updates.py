@@ -1,8 +1,9 @@
-"""Executing an ``update`` with statements that may change shard keys, and the reply merged from theirs.
+"""Executing an ``update`` with statements that may change shard keys, and merging their replies.
 
 Each such statement is previewed (`UpdatePreviews`), checked (`KeyChange`), and executed as previewed
-(`previewed_updates`), or previewed again if another writer was faster. The other statements of the request are
-forwarded unchanged.
+(`previewed_updates`).
+If another writer was faster, it is previewed again.
+The other statements of the request are forwarded unchanged.
 """
 
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class MergedUpdateReply:
         self._last |= {field: reply[field] for field in _TIMES if field in reply}
 
     def document(self) -> dict[str, Any]:
-        """The reply in mongod's order of fields."""
+        """Return the reply in mongod's order of fields."""
         document: dict[str, Any] = {"n": self._n}
         if self.errors:
             document["writeErrors"] = self.errors
@@ -118,7 +119,7 @@ class KeyChangingUpdates:
         self._has_own_ids = not self._request.fields.keys().isdisjoint(_IDS)
 
     async def run(self) -> bytes:
-        """Execute the statements one after the other; returns the frame of the reply.
+        """Execute the statements one after the other; return the reply frame.
 
         Raises:
             CommandError: mongod's error for the command as a whole.
@@ -151,10 +152,10 @@ class KeyChangingUpdates:
         return reply_document(self._request.message.request_id, merged.document())
 
     async def _update(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
-        """Execute one statement; returns the reply to it alone.
+        """Execute one statement; return the reply to it alone.
 
         Raises:
-            CommandError: it is not allowed, or fails.
+            CommandError: the change is not allowed, or fails.
         """
         changing, raw = self._changing, statement.raw
         collated = changing.is_collated(raw, statement.fields)
@@ -171,14 +172,14 @@ class KeyChangingUpdates:
         return await self._update_many(statement)
 
     async def _remembered(self, statement_id: int) -> dict[str, Any] | None:
-        """The reply of mongod to a statement that it has executed already; otherwise None."""
+        """Return mongod's reply to a statement that it has executed already; otherwise None."""
         reply = await self._forward(FINDING_NOTHING, statement_id)
         return reply if "retriedStmtIds" in reply else None
 
     async def _update_first_once(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
-        """As `_update_first`, unless the same statement, sent before, is executed meanwhile.
+        """Run `_update_first`, unless an earlier attempt at the same statement is executed in between.
 
-        The preview has waited for that one. Then it sees its result, and the statement may not be applicable to it.
+        The preview has waited for that attempt and sees its result, which the statement may not apply to.
         """
         try:
             return await self._update_first(statement, statement.query, statement_id)
@@ -253,7 +254,7 @@ class KeyChangingUpdates:
         find = {"filter": modification["query"], "projection": {"_id": 1}}
         find |= {name: modification[name] for name in _FINDING if name in modification}
         if self._steps is None:
-            # As long as it takes: nothing but its own limits ends a client's write.
+            # Without a time limit, because only its own limits end a client's write.
             found = await find_cursor(changing.mongod, changing.namespace, find, reply_seconds_max=inf).all_documents()
         else:
             found = await self._steps.find_all(find)
@@ -271,7 +272,7 @@ class KeyChangingUpdates:
         return total
 
     async def _forward(self, statement: Mapping[str, Any], statement_id: int) -> dict[str, Any]:
-        """Have mongod execute one statement as part of the client's request.
+        """Execute one statement on mongod as part of the client's request.
 
         Raises:
             _WholeCommandError: the command failed as a whole.
@@ -283,7 +284,7 @@ class KeyChangingUpdates:
         return response_body(await exchange(self._body(statement, statement_id), next_request_id()))
 
     def _body(self, statement: Mapping[str, Any], statement_id: int) -> bytes:
-        """The command that executes one statement as part of the client's request."""
+        """Return the command that executes one statement as part of the client's request."""
         elements: dict[str, Any] = {"updates": [statement]}
         if self._has_own_ids or (self._changing.is_retryable and self._steps is None):
             elements["stmtIds"] = [statement_id]
@@ -291,7 +292,7 @@ class KeyChangingUpdates:
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """The reply to one statement.
+    """Check the reply to one statement.
 
     Raises:
         _WholeCommandError: the command failed as a whole.
@@ -302,5 +303,5 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _concerns_all(error: CommandError) -> bool:
-    """Whether an error is about the state of the server or of the transaction, and so concerns the other statements."""
+    """Whether an error concerns the server or the transaction, and thus the other statements too."""
     return TRANSIENT_TRANSACTION_ERROR in error.labels or any(has_category(error.code, each) for each in _OF_SERVER)

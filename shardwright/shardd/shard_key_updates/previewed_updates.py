@@ -1,15 +1,16 @@
-"""What an update would do, and the commands that do exactly that, or nothing, in place of it. Pure.
+"""The preview of an update, and the commands that replace it by exactly the previewed effect, or none. Pure.
 
-Such a command selects its document by its exact bytes, even if a collation considers others equal: comparisons of
-strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
+Such a command selects its document by its exact bytes, even if a collation considers others equal.
+Comparisons of strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
 
-An update is executed on condition that the document is still the one that was previewed. If its result might be another
-one the second time (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is written instead. A document to be
-inserted is inserted as previewed, by an upsert whose query matches nothing: mongod records and answers it as an upsert,
-and refuses it with DuplicateKey if another writer was faster.
+An update is executed on condition that the document is still the previewed one.
+If a second execution might have another result (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is
+written instead.
+A document is inserted as previewed by an upsert whose query matches nothing.
+mongod then records and answers it as an upsert, and refuses it with DuplicateKey if another writer was faster.
 
-A DuplicateKey of an insert may also be permanent: then the next preview fails with it or, after the last attempt, it is
-the result.
+The DuplicateKey may also be permanent. Then the next preview fails with it or, after the last attempt, it is the
+result.
 """
 
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class UpdateStatement:
 
     @property
     def supplied(self) -> bytes | None:
-        """The document to insert if none matches, whatever the pipeline makes of it; None if it is the pipeline's."""
+        """The document to insert if none matches, instead of the pipeline's result; None if there is none."""
         constants = self.fields.get(b"c")
         if constants is None or not (self._value(b"upsert") and self._value(b"upsertSupplied")):
             return None
@@ -80,7 +81,7 @@ class UpdateStatement:
         return None if new is None or new[0] != OBJECT else self.raw[new[2] : new[3]]
 
     def modification(self, request: Request) -> dict[str, Any]:
-        """The arguments of the ``findAndModify`` with the same effect; it does not insert what is `supplied`.
+        """Return the arguments of the ``findAndModify`` with the same effect, except for inserting `supplied`.
 
         Args:
             request: the ``update`` that the statement is part of.
@@ -104,7 +105,7 @@ class UpdateStatement:
 
 
 def raw_update(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a document or a list of them
-    """Operators or a replacement as a raw document, a pipeline as a list of raw stages."""
+    """Return operators or a replacement as a raw document, a pipeline as a list of raw stages."""
     if span[0] == ARRAY:
         return [raw_document(stage) for stage in array_documents(document, span)]
     return raw_document(document[span[2] : span[3]])
@@ -120,10 +121,10 @@ def _query(document: bytes, fields: Mapping[bytes, Span]) -> bytes:
 
 
 def only_with_id(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
-    """``query`` restricted to the document with an ``_id``.
+    """Restrict ``query`` to the document with an ``_id``.
 
     Args:
-        query: the query, raw.
+        query: the raw query.
         identity: a raw document ``{_id}``.
         is_collated: whether a collation other than the simple one is in force.
     """
@@ -134,9 +135,9 @@ def only_with_id(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
 
 
 def only_if_unchanged(query: bytes, before: bytes, *, is_collated: bool) -> bytes:
-    """``query`` restricted to one document, as long as it is unchanged.
+    """Restrict ``query`` to one document, as long as it is unchanged.
 
-    Comparing documents uses the collation in force for strings; so if that is not simple, hashes are compared too.
+    Comparing documents uses the collation in force for strings. If that is not simple, hashes are compared too.
     """
     literal = {"$literal": raw_document(before)}
     unchanged = encode_elements({"$expr": {"$eq": ["$$ROOT", literal]}})
@@ -148,7 +149,7 @@ def _has_id_of(document: bytes) -> bytes:
 
 
 def _id_value(document: bytes, name: bytes) -> bytes:
-    """``{<name>: <_id of the document>}``."""
+    """Return ``{<name>: <_id of the document>}``."""
     span = find(document, b"_id")
     assert span is not None
     return wrap_value(span[0], document[span[2] : span[3]], name)
@@ -162,10 +163,10 @@ NOTHING: Final = encode_document({"$alwaysFalse": 1})
 """A query that matches no document."""
 
 FINDING_NOTHING: Final[Mapping[str, Any]] = {"q": raw_document(NOTHING), "u": raw_document(EMPTY_DOCUMENT)}
-"""An update that does nothing, or, if mongod has executed its statement id before, returns that result."""
+"""An update without effect; if mongod has executed its statement id before, it returns that result."""
 
 NOT_A_DOCUMENT: Final = 40228
-"""MongoDB's number for a replacement that is not a document."""
+"""MongoDB's error code for a replacement that is not a document."""
 
 _NOT_OF_ONE: Final = frozenset({b"q", b"upsert", b"upsertSupplied", b"multi"})
 
@@ -173,7 +174,7 @@ _OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"array
 
 
 def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> Mapping[str, Any]:
-    """The statement of an ``update`` that does what was previewed.
+    """Return the statement of an ``update`` with the previewed effect.
 
     Args:
         statement: the client's statement.
@@ -191,10 +192,10 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
 
 
 def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> bytes:
-    """The body of the ``findAndModify`` that does what was previewed.
+    """Return the body of the ``findAndModify`` with the previewed effect.
 
     Args:
-        body: the client's command, without the fields that mongod does not know.
+        body: the client's command, without the fields that mongod does not accept.
         query: its ``query``.
         preview: its preview.
         is_collated: whether a collation other than the simple one is in force.
@@ -211,9 +212,9 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
 
 
 def find_and_modify_of_nothing(body: bytes) -> bytes:
-    """A ``findAndModify`` that does nothing and may fail with `NOT_A_DOCUMENT`, or, if mongod has executed its
-    statement id before, returns that result.
+    """Return a ``findAndModify`` without effect, which retrieves the result of an executed statement id.
 
+    If mongod has not executed the statement id, it may fail with `NOT_A_DOCUMENT`.
     mongod recognises the retry of an upsert only if this is an upsert too. So it has an update that cannot succeed.
     """
     nothing = element(b"query", OBJECT, NOTHING) + encode_elements({"update": [{"$replaceWith": "$nothing"}]})
@@ -221,9 +222,9 @@ def find_and_modify_of_nothing(body: bytes) -> bytes:
 
 
 def _with_previewed_result(document: bytes, name: bytes, after: bytes | None) -> bytes:
-    """A statement or command whose update is certain to have the previewed result.
+    """Fix the result of a statement's or command's update to the previewed one.
 
-    Operators have it in any case, except ``$currentDate``. They are kept because they are shorter.
+    Operators always have the same result, except ``$currentDate``. They are kept because they are shorter.
     """
     span = find(document, name)
     if after is None or span is None or not (span[0] == ARRAY or find(document, b"$currentDate", span[2])):
@@ -232,12 +233,12 @@ def _with_previewed_result(document: bytes, name: bytes, after: bytes | None) ->
 
 
 def _producing(document: bytes) -> list[Any]:
-    """A pipeline that produces a document, whatever its field names, without filling in empty timestamps again."""
+    """Return a pipeline that produces a document with any field names, without filling in empty timestamps."""
     return [{"$replaceWith": {"$literal": raw_document(document)}}]
 
 
 def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: bool) -> bool:
-    """Whether the statement of an ``update`` has to be previewed again.
+    """Whether the statement of an ``update`` must be previewed again.
 
     Args:
         preview: its preview.
@@ -252,7 +253,7 @@ def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: 
 
 
 def is_find_and_modify_overtaken(preview: Preview, reply: bytes, *, is_last: bool) -> bool:
-    """Whether a ``findAndModify`` has to be previewed again; ``reply`` is the body of its reply."""
+    """Whether a ``findAndModify`` must be previewed again; ``reply`` is the body of its reply."""
     fields = index(reply)
     if not decode_value(reply, fields[b"ok"]):
         is_duplicate = b"code" in fields and decode_value(reply, fields[b"code"]) == ErrorCode.DuplicateKey

@@ -1,10 +1,11 @@
-"""What an update would do, found out in a transaction on the local mongod that is never committed.
+"""Previews of updates, made in a transaction on the local mongod that is never committed.
 
 Such a transaction keeps other writers from its document until it is aborted, which mongod does by itself only after a
-minute. So each is definitely ended, even if it is unknown whether it has begun: the statement of a cancelled task may
-still be on its way. A transaction with a higher number ends the previous one, and prevents it from beginning later.
-
-When a daemon is killed, the next one finds the transactions left open by the common prefix of their session ids.
+minute.
+So each is ended reliably, even if it is unknown whether it has begun: the statement of a cancelled task may still
+arrive.
+A transaction with a higher number ends the previous one, and prevents it from beginning later.
+After a daemon is killed, the next one finds the open transactions by the common prefix of their session ids.
 """
 
 import math
@@ -65,12 +66,12 @@ class _Session:
         self.number = number
 
     def fields(self) -> dict[str, Any]:
-        """The fields that each statement of the last transaction needs."""
+        """Return the fields that each statement of the last transaction needs."""
         return {"lsid": {"id": self.id}, "txnNumber": Int64(self.number), "autocommit": False}
 
 
 class PreviewTransaction:
-    """One open transaction. Statements are run one after the other."""
+    """One open transaction. Its statements run one after the other."""
 
     def __init__(self, mongod: LocalMongod, session: _Session) -> None:
         session.number += 1
@@ -80,10 +81,10 @@ class PreviewTransaction:
         self._is_known = True
 
     async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """Run a statement; returns the raw reply. Since nothing comes of it, it may write though writes are blocked.
+        """Run a statement; return the raw reply. It may write though writes are blocked, because it is never committed.
 
         Raises:
-            CommandError: it failed.
+            CommandError: the statement failed.
             BackendError: mongod does not answer.
         """
         start = {} if self._has_begun else {"startTransaction": True}
@@ -98,7 +99,7 @@ class PreviewTransaction:
         return reply
 
     async def end(self) -> None:
-        """Abort it; if its last statement was not answered, also prevent it from beginning later.
+        """Abort the transaction; if its last statement was not answered, also prevent it from beginning later.
 
         Raises:
             CommandError: it no longer exists; or mongod is not primary.
@@ -151,11 +152,11 @@ async def _end_quietly(transaction: PreviewTransaction) -> None:
     try:
         await transaction.end()
     except (CommandError, BackendError):
-        return  # it no longer exists, which is just as good
+        return  # it no longer exists
 
 
 async def _overtake(mongod: LocalMongod, session: _Session) -> None:
-    """End the last transaction of a session, or prevent it from beginning, by an empty one with a higher number."""
+    """End a session's last transaction, or prevent it from beginning, by an empty one with a higher number."""
     other = PreviewTransaction(mongod, session)
     await other.run("shardwright", {"find": "fence", "limit": 1, "singleBatch": True})
     await _end_quietly(other)
@@ -170,11 +171,11 @@ def _session_id(last_bytes: bytes) -> Binary:
 
 
 _CONFLICT_SECONDS_MAX: Final = 120.0
-"""How long a transaction lives at most: ``transactionLifetimeLimitSeconds``, and until mongod looks for those that have
-lived so long."""
+"""Maximum lifetime of a transaction: ``transactionLifetimeLimitSeconds``, plus the interval of mongod's check for it.
+"""
 
 _ABANDONED_SECONDS: Final = 1.0
-"""Age of a conflict from which it is taken for a conflict with an abandoned former attempt."""
+"""Age of a conflict from which it is attributed to an abandoned earlier attempt."""
 
 CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 """The prefix that mongod gives to errors of a ``findAndModify`` but not of an ``update``."""
@@ -198,17 +199,18 @@ class UpdatePreviews:
         seconds_max: float = math.inf,
         end_former_attempts: Callable[[], Awaitable[None]] | None = None,
     ) -> Preview:
-        """Find out what a ``findAndModify`` would do, waiting for other transactions that conflict with it.
+        """Preview a ``findAndModify``, waiting for other transactions that conflict with it.
 
         Args:
             namespace: the collection.
             modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
             seconds_max: the client's time limit.
-            end_former_attempts: ends transactions in which the same write was executed before, if there are any.
+            end_former_attempts: ends earlier transactions of the same write, if there are any.
 
         Raises:
-            CommandError: it would fail; MaxTimeMSExpired; WriteConflict and the like, other transactions conflicted
-                with it for longer than any of them can live.
+            CommandError: the ``findAndModify`` would fail; MaxTimeMSExpired; WriteConflict and the like, other
+                transactions
+                conflicted with it for longer than any of them can live.
         """
         began, backoff = trio.current_time(), Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
@@ -217,7 +219,7 @@ class UpdatePreviews:
                     return await _preview(transaction, namespace, modification)
             except CommandError as error:
                 is_conflict = TRANSIENT_TRANSACTION_ERROR in error.labels and not _concerns_role(error)
-                # The client does not know about the transaction.
+                # The transaction is invisible to the client.
                 error.labels = tuple(label for label in error.labels if label != TRANSIENT_TRANSACTION_ERROR)
                 waited = trio.current_time() - began
                 if not is_conflict or waited > _CONFLICT_SECONDS_MAX:
@@ -251,6 +253,6 @@ def _concerns_role(error: CommandError) -> bool:
 
 
 def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
-    """``{_id}`` of the document that a ``findAndModify`` inserted, if any."""
+    """Return ``{_id}`` of the document that a ``findAndModify`` inserted, if any."""
     upserted = find(reply, b"upserted", fields[b"lastErrorObject"][2])
     return None if upserted is None else wrap_value(upserted[0], reply[upserted[2] : upserted[3]], b"_id")

@@ -1,20 +1,23 @@
-"""Executing an update that may change a shard key in a transaction, the client's or one of its own.
+"""Executing an update that may change a shard key in a transaction, the client's or an internal one.
 
-There are two reasons for a transaction of its own. The command that would execute what was previewed may be too long,
-because it contains the document before and after the update. A transaction needs neither: the update is executed first,
-and checked before the commit.
+There are two reasons for an internal transaction.
+First, the command that would execute the preview may be too long, because it contains the document before and after the
+update.
+In a transaction the update is executed first, and checked before the commit.
 
-The other reason is the history of a retryable write, which then goes with every range that moves. A retry is routed by
-the shard key in its query, and has to find its history there. Migrations pass on what was inserted by the shard key of
-the document, because a session may have inserted much that does not move. So an upsert of a document with another key
-than its query is executed like a write that a router executes in a transaction: in a session derived from the session
-of the write, whose statements are passed on with all ranges (`session_history.statement`). mongod also recognizes
-a retry by that session.
+Second, the history of a retryable write must be found by its retry, which is routed by the shard key in its query.
+Migrations transfer the history of inserts by the shard key of the document, because a session may have inserted much
+that does not move.
+An upsert may insert a document with another key than its query.
+It is then executed like a write that a router executes in a transaction: in a child session of the write's session,
+whose statements migrate with all ranges (`session_history.statement`).
+mongod also recognizes a retry by that session.
 
 No other client can change documents that the transaction sees, so the update is executed first and checked afterwards.
-If it is not allowed, the transaction is aborted, as after every failed statement. A document that then belongs to
-another shard is deleted again (see `sharding.owner_changes`). If the sender does not expect that, as a genuine router
-does not, the document is restored, and the error has the updated document.
+If it is not allowed, the transaction is aborted, as after every failed statement.
+A document that then belongs to another shard is deleted again (see `sharding.owner_changes`).
+If the sender does not support that, as a genuine router does not, the document is restored, and the error includes the
+updated document.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,9 +63,9 @@ from shardwright.wire.write_concern import WRITE_CONCERN
 
 _STARTING: Final = frozenset({START_TRANSACTION, b"readConcern"})
 _CARRIED: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, BYPASS.encode())
-"""What each command has in common with the request."""
+"""Fields that each command copies from the request."""
 _NO_HISTORY: Final = -1
-"""The statement id of a statement that is not remembered."""
+"""The statement id of a statement without history."""
 
 
 class TransactionSteps:
@@ -76,11 +79,11 @@ class TransactionSteps:
         self._start = b"".join(body[fields[name][1] : fields[name][3]] for name in _STARTING if name in fields)
 
     async def run(self, body: bytes, request_id: int) -> bytes:
-        """Run the request itself, or what takes its place; returns the frame of mongod's reply.
+        """Run the request itself, or its replacement; return mongod's reply frame.
 
         Args:
-            body: with all fields of a transaction that the request has.
-            request_id: which the reply answers.
+            body: the command, with all transaction fields of the request.
+            request_id: the id of the request that the reply answers.
         """
         if self._has_begun:
             body = without(body, _STARTING)
@@ -88,10 +91,10 @@ class TransactionSteps:
         return await self._changing.exchange(body, request_id)
 
     async def find_one(self, query: bytes, options: Mapping[str, Any]) -> bytes | None:
-        """The first document that matches, as the transaction sees it.
+        """Return the first document that matches, in the transaction's snapshot.
 
         Raises:
-            CommandError: the query is wrong; or the transaction conflicts with others.
+            CommandError: the query is invalid; or the transaction conflicts with others.
         """
         reply = await self._command(
             {"find": self._collection, "filter": raw_document(query), **options, "limit": 1, "singleBatch": True}
@@ -100,7 +103,7 @@ class TransactionSteps:
         return next(iter(array_documents(reply, cursor[b"firstBatch"])), None)
 
     async def find_all(self, find: Mapping[str, Any]) -> list[bytes]:
-        """All documents of a find, as the transaction sees them.
+        """Return all documents of a find, in the transaction's snapshot.
 
         Raises:
             CommandError: see `find_one`.
@@ -110,11 +113,11 @@ class TransactionSteps:
         ).all_documents()
 
     async def find_same(self, document: bytes) -> bytes | None:
-        """The document with the ``_id`` of this one."""
+        """Return the document with the same ``_id``."""
         return await self.find_one(only_with_id(EMPTY_DOCUMENT, document, is_collated=True), {})
 
     async def delete(self, document: bytes) -> None:
-        """Delete the document with the ``_id`` of this one; the statement has no history.
+        """Delete the document with the same ``_id``; the statement has no history.
 
         Raises:
             CommandError: the transaction conflicts with others.
@@ -129,7 +132,7 @@ class TransactionSteps:
         )
 
     async def restore(self, document: bytes) -> None:
-        """Insert a document that was deleted; the statement has no history.
+        """Insert a deleted document again; the statement has no history.
 
         Raises:
             CommandError: the transaction conflicts with others.
@@ -177,7 +180,7 @@ _NOT_IN_TRANSACTION: Final = frozenset(
 )
 
 _END_SECONDS_MAX: Final = 5.0
-"""How long to wait for the end of a transaction that has failed; otherwise mongod ends it after its lifetime."""
+"""Maximum wait for the end of a failed transaction, which mongod otherwise ends after its lifetime."""
 
 _Execute = Callable[[KeyChangingRequest], Awaitable[dict[str, Any]]]
 
@@ -185,16 +188,16 @@ _Execute = Callable[[KeyChangingRequest], Awaitable[dict[str, Any]]]
 async def run_in_child_transaction(
     changing: KeyChangingRequest, statement_id: int, execute: _Execute
 ) -> dict[str, Any]:
-    """The reply to a statement, with the times and the write concern error of its commit.
+    """Run a statement in an internal transaction; return its reply with the commit's times and write concern error.
 
     Args:
         changing: the write that the statement belongs to, outside transactions.
         statement_id: the id of the statement if the write is retryable.
-        execute: executes the statement, given the write as the only operation of a transaction that it has to start;
-            returns mongod's reply.
+        execute: executes the statement and returns mongod's reply; receives the write as the only operation of a
+            transaction that it starts.
 
     Raises:
-        CommandError: the update is not allowed; or no attempt has succeeded, for reasons that pass.
+        CommandError: the update is not allowed; or all attempts failed for transient reasons.
         BackendError: mongod does not answer.
     """
     lsid = raw_document(_child_session(changing))
@@ -243,7 +246,7 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
         return reply
 
     async def abort(self) -> None:
-        """Abort it where mongod has not: the update was executed and is not allowed, or the client has left."""
+        """Abort the transaction where mongod has not: the update is not allowed, or the client has disconnected."""
         with trio.move_on_after(_END_SECONDS_MAX):
             try:
                 await self._changing.mongod.command("admin", {"abortTransaction": 1, **self._transaction})
@@ -251,11 +254,11 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
                 logger.debug("A transaction of a statement has ended otherwise", error=str(error))
 
     async def abort_undecided(self) -> None:
-        """Abort it, unless the commit has arrived."""
+        """Abort the transaction, unless the commit has arrived."""
         await self.abort()
 
     async def commit(self) -> dict[str, Any]:
-        """Commit it; the reply is part of the statement's, so it is empty if that has failed."""
+        """Commit the transaction; the reply becomes part of the statement's, so it is empty if the statement failed."""
         if self._is_over:
             return {}
         request = self._changing.request
@@ -270,12 +273,12 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
         return _checked(decode_document(response_body(frame)))
 
     def may_be_committed(self, error: CommandError) -> bool:
-        """Whether to commit again: never, since only a retry of the write finds the primary that may know."""
+        """Whether to commit again: never, because only a retry of the write finds the current primary."""
         return False
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """The reply to a command of the transaction.
+    """Check the reply to a command of the transaction.
 
     Raises:
         CommandError: it failed, and another attempt may succeed.
@@ -287,7 +290,7 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What an update has done.
+    """Result of an update.
 
     Attributes:
         reply: the body of mongod's reply to the update.
@@ -309,15 +312,15 @@ async def update_in_transaction(
     """Update or upsert one document.
 
     Args:
-        steps: of the request.
-        change: what is known of the update.
+        steps: the commands of the request.
+        change: the update, for MongoDB's rules.
         finding: the options of a find of the document that the update concerns (sort, collation and so on).
-        execute: executes the update on the given document only, as long as there is one; returns the body of the reply.
-        may_leave: whether the sender inserts a document that then belongs to another shard there.
+        execute: executes the update, restricted to the given document if there is one; returns the body of the reply.
+        may_leave: whether the sender inserts the document on the shard that it then belongs to.
 
     Raises:
         CommandError: WouldChangeOwningShard, the document would leave and may not, and nothing has changed; the update
-            is not allowed, so that the transaction has to be aborted; the query is wrong.
+            is not allowed, so the transaction must be aborted; the query is invalid.
     """
     before = await steps.find_one(change.query, finding)
     reply = await execute(before)
@@ -341,7 +344,7 @@ async def update_in_transaction(
 
 
 def _upserted(reply: bytes, fields: Mapping[bytes, Span]) -> bytes | None:
-    """A document with the ``_id`` that an update or a findAndModify has inserted, if any."""
+    """Return a document with the ``_id`` that an update or a findAndModify has inserted, if any."""
     outcome, upserted = fields.get(b"lastErrorObject"), fields.get(b"upserted")
     if upserted is not None:
         first = find(reply, b"0", upserted[2])
