@@ -1,5 +1,5 @@
-"""Splitting chunks of this shard: by command, and by size as they grow.
+"""Splits of this shard's chunks, by command and by size.
 
-Owns estimating how much is written to each chunk, finding split points, and committing splits.
+Owns the estimates of bytes written to each chunk, the choice of split points, and the commit of splits.
 May import `cluster`, `context`, `local_mongod` and `metadata`.
 """

@@ -1,12 +1,13 @@
-"""Auto-splitting on a shard's primary: counts what is written to each chunk, and splits chunks that have grown.
+"""Auto-splitting on a shard's primary: counts the bytes written to each chunk, and splits chunks that have grown.
 
-The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes (`ByteSampler`);
-everything else happens in tasks of the term, one for each chunk at a time.
+The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes (`ByteSampler`).
+All other work happens in tasks of the term, one per chunk at a time.
 
-Bytes are attributed to chunks by samples, so that most writes cost an addition and a comparison. The bytes written
-to a collection are divided into windows of equal length. From each window one byte is chosen at random, and the
-chunk that it was written to is credited with the whole window. Whatever the order of writes, each chunk is credited
-on average with exactly the bytes that were written to it; and all of them together, always with all bytes.
+Bytes are attributed to chunks by samples, so that most writes cost an addition and a comparison.
+The bytes written to a collection are divided into windows of equal length.
+From each window one byte is chosen at random, and the chunk that it was written to is credited with the whole window.
+Whatever the order of writes, each chunk is credited on average with exactly the bytes written to it.
+The total of all chunks is always exact.
 """
 
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class ByteSampler:
         self._begin_window()
 
     def samples(self, size: int) -> Iterator[tuple[float, int]]:
-        """The chosen bytes among the last ``size``: where each of them is, from 0 up to 1, and its window's length."""
+        """Yield the position, from 0 up to 1, and window length of each chosen byte among the last ``size``."""
         before = self.total - size
         while self.next < self.total:
             yield (self.next - before) / size, self._weight
@@ -65,25 +66,27 @@ class ByteSampler:
 logger = get_logger("shardd.splitting")
 
 SETTINGS_SECONDS_MAX: Final = 10.0
-"""How old the settings may be by which chunks are chosen; each split reads them again."""
+"""Maximum age of the cached settings used to select chunks; each split reads them again."""
 
 RETRY_SECONDS: Final = 10.0
-"""From a failed split to the next attempt at the same chunk."""
+"""Delay between a failed split and the next attempt at the same chunk."""
 
 SPLITS_AT_ONCE: Final = 4
 
 _WINDOWS_PER_THRESHOLD: Final = 64
 _WINDOW_BYTES_MAX: Final = 1 << 16
 _FIRST_WINDOW_BYTES: Final = 1 << 12
-"""With 64 samples and more, the count of a chunk hardly ever deviates by a quarter from what was written to it. Until
-the settings are known, windows are short, because the threshold may be low."""
+"""Window limits: with 64 samples and more, a chunk's count hardly ever deviates by a quarter from the bytes written.
+
+Until the settings have been read, windows are short, because the threshold may be low.
+"""
 
 _SAMPLES_MAX: Final = 1 << 14
-"""How many samples of one request are taken at most. An update of many documents may count with any size."""
+"""Maximum number of samples of one request, because an update of many documents may count with any size."""
 
 
 class _Growing:
-    """What is written to one incarnation of a collection."""
+    """The bytes written to one incarnation of a collection."""
 
     __slots__ = ("collection", "counts", "sampler")
 
@@ -130,13 +133,13 @@ class AutoSplitter:
     # Counting
 
     def observe(self, request: Request, reply: bytes | None, state: NamespaceState, table: RoutingTable) -> None:
-        """Count what an operation has written to a sharded collection.
+        """Count the bytes that an operation has written to a sharded collection.
 
         Args:
             request: the operation, as admitted.
-            reply: the frame of mongod's reply; None if the client wanted none.
+            reply: mongod's reply frame; None if the client wanted none.
             state: the collection.
-            table: its placement when the operation was admitted.
+            table: its placement at admission.
         """
         if not self._is_active or not self.parameters.is_enabled:
             return
@@ -152,7 +155,7 @@ class AutoSplitter:
             self._sample(growing, request, size, state, table)
 
     def adds(self, size: int, state: NamespaceState, table: RoutingTable) -> bool:
-        """Count what an operation has written, if that takes no more than an addition; False if `observe` has to.
+        """Count a write if an addition suffices; False if `observe` is needed.
 
         Args:
             size: the growth (`grown_bytes`).
@@ -170,7 +173,7 @@ class AutoSplitter:
         return True
 
     def _follow(self, growing: _Growing | None, collection: ShardedCollection) -> _Growing:
-        """The counts of a collection whose attributes may have changed; another incarnation has none yet."""
+        """Update a collection's attributes; another incarnation begins with new counts."""
         if growing is None or growing.collection.timestamp != collection.timestamp:
             growing = _Growing(collection, ByteSampler(self._window_bytes(collection), self._random))
             self._growing[str(collection.namespace)] = growing
@@ -214,12 +217,12 @@ class AutoSplitter:
     # Splitting
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Begin to count, and to split what has grown."""
+        """Start counting writes and splitting chunks."""
         self._is_active = True
         nursery.start_soon(self._run)
 
     def end_term(self) -> None:
-        """Forget the counts; running splits were cancelled with the term's nursery."""
+        """Discard the counts; running splits were cancelled with the term's nursery."""
         self._is_active = False
         self._growing.clear()
         self._due.clear()
@@ -230,9 +233,9 @@ class AutoSplitter:
         self._waiters.unpark_all()
 
     async def wait_idle(self) -> None:
-        """Return when no chunk that has grown waits to be split or is being split, or when the term ends.
+        """Wait until no grown chunk is waiting for a split or being split, or until the term ends.
 
-        A failed split that will be repeated does not count.
+        A failed split that will be repeated is ignored.
         """
         while self._is_active and self._is_busy:
             await self._waiters.park()
@@ -260,9 +263,9 @@ class AutoSplitter:
                 self._waiters.unpark_all()
 
     async def _read_settings(self) -> None:
-        """Read the settings, and look again for chunks that have grown if they are other ones.
+        """Read the settings, and if they have changed, look again for chunks that have grown.
 
-        Settings that are not valid, or cannot be read, leave the former ones in force.
+        Invalid or unreadable settings leave the former ones in force.
         """
         self._read_at = trio.current_time()
         try:
@@ -295,7 +298,7 @@ class AutoSplitter:
             self._waiters.unpark_all()
 
     async def _attempt(self, namespace: str, chunk: ChunkBounds) -> None:
-        """Split a chunk, and count it from 0 again; if that fails, the former count is restored."""
+        """Split a chunk, and restart its count at 0; if that fails, the former count is restored."""
         growing = self._growing.get(namespace)
         count = 0 if growing is None else growing.counts.take(chunk)
         try:

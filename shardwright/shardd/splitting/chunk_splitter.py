@@ -1,7 +1,7 @@
-"""Splitting one chunk that has grown: how much was written to it, where it is split, and its hot end.
+"""Splitting one chunk that has grown: its byte count, split points and hot end.
 
-The first or last chunk of a collection whose shard key ascends or descends gets one key only. A chunk is split after
-as many documents as by MongoDB's ``autoSplitVector``.
+The first or last chunk of a collection whose shard key ascends or descends gets one key only.
+A chunk is split after as many documents as by MongoDB's ``autoSplitVector``.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from shardwright.wire.rawbson import decode_document, encode_document, raw_docum
 from shardwright.wire.transport.cursor import RawCursor
 
 ChunkBounds: TypeAlias = tuple[bytes, bytes]
-"""The key bytes of a chunk's bounds: a chunk with other bounds is another chunk, which has its own count."""
+"""The key bytes of a chunk's bounds. A chunk with other bounds is another chunk with a separate count."""
 
 CHUNKS_MAX: Final = 100_000
-"""For more chunks than these, the counts that began first are forgotten."""
+"""Maximum number of counted chunks per collection; beyond it, the oldest counts are discarded."""
 
 
 def bounds_of(chunk: RoutedChunk) -> ChunkBounds:
-    """What identifies a chunk."""
+    """Return the bounds that identify a chunk."""
     return chunk.min_key, chunk.max_key
 
 
@@ -46,32 +46,35 @@ class ChunkBytes:
         self._counts: dict[ChunkBounds, int] = {}
 
     def add(self, chunk: ChunkBounds, number: int) -> int:
-        """Add bytes to a chunk; returns the new count."""
+        """Add bytes to a chunk; return the new count."""
         count = self._counts[chunk] = self._counts.get(chunk, 0) + number
         if len(self._counts) > CHUNKS_MAX:
             del self._counts[next(iter(self._counts))]
         return count
 
     def take(self, chunk: ChunkBounds) -> int:
-        """Begin to count a chunk from 0; returns the former count."""
+        """Restart a chunk's count at 0; return the former count."""
         return self._counts.pop(chunk, 0)
 
     def reaching(self, threshold: int) -> list[ChunkBounds]:
-        """The chunks with a count of at least ``threshold``."""
+        """Return the chunks with a count of at least ``threshold``."""
         return [chunk for chunk, count in self._counts.items() if count >= threshold]
 
 
 _RESPACED_MAX: Final = 3
-"""As many of the last split points are moved if too little is left after the last one."""
+"""Maximum number of trailing split points that are moved if too little is left after the last one."""
 
 _TAIL_MIN: Final = 0.8
 _AVERAGE_MIN: Final = 2 / 3
-"""Both as fractions of a full chunk: what is left over is at least the first, or else the last chunks are made equally
-large; if they would be smaller than the second, there is one fewer of them."""
+"""Limits for the last chunks, both as fractions of a full chunk.
+
+A remainder of at least the first is kept. Otherwise the last chunks are made equally large, and one fewer if they would
+be smaller than the second.
+"""
 
 
 def split_positions(documents: int, documents_max: int) -> list[int]:
-    """The numbers of documents below each split point, ascending.
+    """Return the numbers of documents below each split point, ascending.
 
     Args:
         documents: the number in the chunk.
@@ -91,21 +94,22 @@ def split_positions(documents: int, documents_max: int) -> list[int]:
 
 
 _KEYS_PER_CHUNK: Final = 16
-"""How many keys of each full chunk mongod is asked for; split points are among them."""
+"""Number of keys requested from mongod for each full chunk; split points are chosen among them."""
 
 _STEP_MIN: Final = 2
-"""mongod cannot be asked for every single key."""
+"""Minimum distance of keys, because mongod cannot return every single key."""
 
 
 async def find_split_points(
     mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, chunk_bytes_max: int
 ) -> list[bytes]:
-    """Where ``autoSplitVector`` would split a chunk: into parts of the chunk size, the last ones equally large.
+    """Return the points at which ``autoSplitVector`` would split a chunk: parts of the chunk size, the last ones equal.
 
     The result is empty if the local collection is smaller than one chunk, or all documents have the same key.
 
-    Only members of sharded clusters have ``autoSplitVector``. A plain mongod has ``splitVector``, which does not care
-    how large the last part gets; so it is asked for more keys, and the points are chosen among these.
+    Only members of sharded clusters have ``autoSplitVector``.
+    A plain mongod has ``splitVector``, which ignores the size of the last part. So it returns more keys, and the points
+    are chosen among these.
 
     Raises:
         CommandError: mongod refuses, for instance because no index supports the shard key.
@@ -122,7 +126,7 @@ async def find_split_points(
     documents = await _count_documents(mongod, table, chunk)
     if len(keys) >= documents // step - 1:
         return _at(keys, split_positions(documents, documents_max), step)
-    # Many documents have the same keys, so that the keys are further apart than was asked for.
+    # Many documents have the same keys, so the keys are further apart than requested.
     apart = documents / (len(keys) + 1)
     every = max(1, int(documents_max / apart))
     return keys[every - 1 :: every]
@@ -131,7 +135,7 @@ async def find_split_points(
 async def _keys(
     mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, chunk_bytes_max: int, step: int
 ) -> list[bytes]:
-    """The key of the last of every ``step`` documents in a chunk, or of half a chunk size; each key just once."""
+    """Return the distinct keys of the last of every ``step`` documents in a chunk, or of half a chunk size."""
     request: dict[str, Any] = {
         "splitVector": str(table.namespace),
         **_range(table, chunk),
@@ -157,7 +161,7 @@ def _range(table: RoutingTable, chunk: RoutedChunk) -> dict[str, Any]:
 
 
 def _at(keys: list[bytes], positions: list[int], step: int) -> list[bytes]:
-    """The keys nearest to the positions. A key is the last of every ``step`` documents."""
+    """Return the keys nearest to the positions. A key is the last of every ``step`` documents."""
     if not keys:
         return []
     numbers = dict.fromkeys(min(max(round(position / step), 1), len(keys)) - 1 for position in positions)
@@ -165,14 +169,14 @@ def _at(keys: list[bytes], positions: list[int], step: int) -> list[bytes]:
 
 
 class HotEnd(Enum):
-    """At which end of the key space a chunk lies."""
+    """The end of the key space at which a chunk lies."""
 
     LOWEST = "lowest"
     HIGHEST = "highest"
 
 
 def hot_end(table: RoutingTable, chunk: RoutedChunk) -> HotEnd | None:
-    """The end at which a chunk is to be split off; None for chunks in the middle, and for hashed keys, which have none.
+    """Return the end at which to split a chunk off; None in the middle of the key space, and for hashed keys.
 
     As in MongoDB, the only chunk of a collection counts as its first.
     """
@@ -187,10 +191,7 @@ def hot_end(table: RoutingTable, chunk: RoutedChunk) -> HotEnd | None:
 def with_extreme_point(
     points: Sequence[bytes], extreme: bytes | None, end: HotEnd, table: RoutingTable, chunk: RoutedChunk
 ) -> list[bytes] | None:
-    """The split points with the extreme key in place of the first or last of them; None if it cannot be one.
-
-    It cannot if there is no such key, or if it is a bound of the chunk.
-    """
+    """Replace the first or last split point by the extreme key; None if there is no such key or it is a chunk bound."""
     encode = table.key_pattern.key_bytes
     if extreme is None or not chunk.min_key < encode(extreme) < chunk.max_key:
         return None
@@ -201,9 +202,9 @@ def with_extreme_point(
 
 
 async def extreme_key(mongod: LocalMongod, table: RoutingTable, chunk: RoutedChunk, end: HotEnd) -> bytes | None:
-    """The shard key of the chunk's last document, or of its second one; None if there is none.
+    """Return the shard key of the chunk's last document, or of its second one; None if there is none.
 
-    The upper bound of a chunk does not belong to it, so a chunk that ends at the second key has one document.
+    A chunk excludes its upper bound, so a chunk that ends at the second key has one document.
 
     Raises:
         CommandError: mongod refuses; IndexNotFound.
@@ -230,7 +231,7 @@ _POINTS_MAX: Final = 8192
 
 
 class Outcome(Enum):
-    """What came of an attempt to split a chunk."""
+    """Result of an attempt to split a chunk."""
 
     SPLIT = "split"
     NO_SPLIT_POINTS = "noSplitPoints"
@@ -240,11 +241,7 @@ class Outcome(Enum):
 
 
 class ChunkSplitter:
-    """Looks for split points in chunks, splits them and offers hot ends to other shards.
-
-    Args:
-        context: this shard daemon's context.
-    """
+    """Finds split points in chunks, splits them and offers hot ends to other shards."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -289,7 +286,7 @@ class ChunkSplitter:
         return CollectionEntry.from_document(decode_document(documents[0])) if documents else None
 
     def _find(self, namespace: str, bounds: ChunkBounds) -> tuple[RoutingTable, RoutedChunk] | None:
-        """A chunk as this shard knows it now; None if it is not one of its chunks any more."""
+        """Find a chunk in the current placement; None if this shard no longer owns it."""
         state = self._context.namespace(namespace)
         table = state.table
         if table is None:
@@ -298,10 +295,10 @@ class ChunkSplitter:
         return (table, chunk) if bounds_of(chunk) == bounds and chunk.shard == state.shard else None
 
     async def _commit(self, collection: ShardedCollection, bounds: ChunkBounds, points: Sequence[bytes]) -> bool:
-        """Commit a split; returns whether the chunk was still there once no move was active.
+        """Commit a split; return whether the chunk still existed once no move was active.
 
-        A collection that has been dropped and created again, or resharded, may have a chunk with the same bounds,
-        and the points are not keys of it.
+        A collection that was dropped and created again, or resharded, may have a chunk with the same bounds but other
+        keys.
         """
         namespace = str(collection.namespace)
         async with self._context.ddl_locks.chunk_change(namespace):

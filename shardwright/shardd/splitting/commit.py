@@ -24,7 +24,7 @@ async def commit_split(
     timestamp: Timestamp | None,
     is_automatic: bool = False,
 ) -> None:
-    """Split a chunk of a shard, and refresh what this shard knows of the collection.
+    """Split a chunk of a shard, and refresh the collection's metadata.
 
     The caller holds the lock for changes of the collection's chunks.
 
@@ -34,8 +34,8 @@ async def commit_split(
         bounds: the chunk.
         points: the split points, in order.
         shard: the chunk's owner.
-        epoch: of the collection.
-        timestamp: of the collection, if it is known.
+        epoch: the collection's epoch.
+        timestamp: the collection's timestamp, if it is known.
         is_automatic: whether the chunk is split because it has grown.
 
     Raises:
@@ -59,7 +59,7 @@ async def commit_split(
     try:
         await catalog.commit(commit)
     except CommandError:
-        # A repeated request finds its chunk already split: what counts is whether the chunks exist.
+        # A repeated request finds its chunk already split, so the resulting chunks decide.
         await context.refresher.reread_collection(state)
         if not _is_split(state, low, high, points):
             raise

@@ -1,10 +1,11 @@
-"""By how much a write makes a collection grow, as far as request and reply show it without decoding documents.
+"""Growth of a collection by a write, estimated from request and reply without decoding documents.
 
-Inserted documents count with their size. MongoDB counts the whole new version of an updated document, which the daemon
-does not see. Here an update counts with the size of its statement, once for each document that it has modified: what
-grows documents is what statements add to them. Updates by a pipeline, which can enlarge a document by more than
-their own size, are underestimated; documents that migrations bring are not counted at all, because a migration brings
-no more than a chunk's worth of data.
+Inserted documents count with their size.
+MongoDB counts the whole new version of an updated document, which the daemon does not see.
+Here an update counts with the size of its statement, once for each modified document, because that is roughly what it
+adds.
+Updates by a pipeline can enlarge a document by more than their own size, so they are underestimated.
+Migrated documents are not counted, because a migration brings no more than a chunk's worth of data.
 """
 
 from bisect import bisect_right
@@ -39,7 +40,7 @@ _PAYLOADS: Final = {
     "findAndModify": b"update",
     "findandmodify": b"update",
 }
-"""For each command that makes collections grow, the argument with what it adds."""
+"""For each command that makes collections grow, the argument with the added data."""
 
 _OP_TIME: Final = {"ts": Timestamp(0, 0), "t": Int64(0)}
 
@@ -52,11 +53,11 @@ _ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
 
 
 def grown_bytes(request: Request, reply: bytes | None) -> int:
-    """The estimated growth; 0 for requests that add nothing.
+    """Return the estimated growth; 0 for requests that add nothing.
 
     Args:
         request: a request that mongod has executed.
-        reply: the frame of its reply; None if the client wanted none.
+        reply: the reply frame; None if the client wanted none.
     """
     payload = _PAYLOADS.get(request.name)
     if payload is None:
@@ -76,12 +77,12 @@ def _payload_bytes(request: Request, name: bytes) -> int:
 
 
 def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -> int:
-    """The estimated growth by updates.
+    """Return the estimated growth by updates.
 
     Args:
-        reply: the frame of the reply; None if the client wanted none.
-        size: of all statements.
-        count: returns how many statements there are.
+        reply: the reply frame; None if the client wanted none.
+        size: the size of all statements.
+        count: returns the number of statements.
     """
     if reply is None or reply.startswith(_ONE_MODIFIED, _REST_AT):
         return size
@@ -96,12 +97,12 @@ def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -
 
 
 class WrittenKeys:
-    """The shard keys of what a request has written. It is taken apart once, however many positions are asked for.
+    """The shard keys written by a request, which is parsed once for all positions.
 
     Args:
         request: a request for which `grown_bytes` is not 0.
         pattern: the shard key.
-        time_series: of a collection of buckets, whose measurements the request may be about.
+        time_series: the time-series fields of a buckets collection.
     """
 
     def __init__(self, request: Request, pattern: ShardKeyPattern, time_series: TimeSeriesFields | None = None) -> None:
@@ -117,7 +118,7 @@ class WrittenKeys:
         self._found: dict[int, bytes | None] = {}
 
     def at(self, position: float) -> bytes | None:
-        """The key bytes of the document at a position; None if the request does not fix them.
+        """Return the key bytes of the document at a position; None if the request does not fix them.
 
         Args:
             position: from 0 up to but not including 1, among the bytes of all documents or statements.
@@ -145,6 +146,6 @@ class WrittenKeys:
                 query = request.raw_object(b"query")
             key = None if query is None else exact_shard_key(query, self._pattern)
         except (CommandError, InvalidBSONError):
-            # mongod has found fault with the same bytes, and has reported it.
+            # mongod has rejected and reported the same bytes.
             return None
         return None if key is None else self._pattern.key_bytes(key)

@@ -1,6 +1,6 @@
-"""Settings of auto-splitting: of the cluster, from ``config.settings``, and the server parameters of this shard.
+"""Settings of auto-splitting: the cluster's, from ``config.settings``, and the server parameters of this shard.
 
-The parameters are set at start and by ``setParameter``; mongod does not know them.
+The parameters are set at start and by ``setParameter``; mongod does not have them.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from shardwright.wire.rawbson import decode_document
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
-    """The settings.
+    """The cluster's settings.
 
     Attributes:
-        chunk_bytes_max: the chunk size of collections that have none of their own.
+        chunk_bytes_max: the default chunk size, for collections that do not set one.
         is_enabled: whether chunks may be split as they grow (``sh.enableAutoSplit``).
         may_move: whether the balancer is on, so that the hot end of a collection may be moved to another shard.
     """
@@ -34,10 +34,10 @@ class SplitSettings:
 
     @classmethod
     async def read(cls, catalog: Catalog) -> "SplitSettings":
-        """The present settings.
+        """Read the present settings.
 
         Raises:
-            CommandError: the config servers cannot be reached; BadValue or TypeMismatch, a setting is not valid.
+            CommandError: the config servers cannot be reached; BadValue or TypeMismatch, a setting is invalid.
         """
         query = {"_id": {"$in": [AUTO_SPLIT_ID, BALANCER_ID, CHUNK_SIZE_ID]}}
         found = {each["_id"]: each for each in map(decode_document, await catalog.find("settings", query))}
@@ -49,7 +49,7 @@ class SplitSettings:
 
 
 GROWTH_FRACTION: Final = 0.2
-"""MongoDB's: it looks for split points whenever a fifth of the chunk size has been written to a chunk."""
+"""MongoDB's value: it looks for split points whenever a fifth of the chunk size has been written to a chunk."""
 
 
 @dataclass
@@ -57,9 +57,10 @@ class SplitParameters:
     """The parameters of one shard daemon.
 
     Attributes:
-        is_enabled: whether chunks are split as they grow (``autoSplitChunks``); if not, as in MongoDB since 6.0.3, the
-            balancer splits off what it moves and nothing else.
-        growth_fraction: after which fraction of the chunk size has been written to a chunk split points are looked for
+        is_enabled: whether chunks are split as they grow (``autoSplitChunks``). If not, the balancer splits off only
+            the
+            ranges that it moves, as in MongoDB since 6.0.3.
+        growth_fraction: the fraction of the chunk size to write before the next search for split points
             (``autoSplitGrowthFraction``).
     """
 

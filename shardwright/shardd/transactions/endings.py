@@ -1,13 +1,14 @@
-"""Running the commands that end a transaction, or prepare its end.
+"""Commands that end a transaction, or prepare its end.
 
-Whether a transaction is prepared decides who may end it. So no other command may end it while it is being prepared,
-and it is prepared only when no command that might end it is in flight.
+A prepared transaction may be ended only by its coordinator.
+So no other command may end it during the preparation, which waits until no such command is in flight.
 
-Only the coordinator of its commit may prepare a transaction and decide it. That is the shard that had the
-transaction prepared here. Its next primary continues the commit, under the same name.
-
-A mongod takes these commands from anyone. A client that prepared a transaction would leave it without a coordinator,
-and so for ever; one that decided a prepared transaction would tear it from its other participants.
+Only the coordinator of its commit may prepare a transaction and decide it.
+The coordinator is the shard that prepared the transaction here. Its next primary continues the commit, under the same
+name.
+A mongod accepts these commands from any client.
+A client that prepared a transaction would leave it without a coordinator, and thus open for ever.
+A client that decided a prepared transaction would break its atomicity.
 """
 
 import time
@@ -37,17 +38,17 @@ _COMMIT_TIMESTAMP: Final = b"commitTimestamp"
 
 
 def coordinator_of(client: ClientConnection, request: Request) -> str | None:
-    """The shard whose daemon sends a command as a transaction's coordinator; None if no shard daemon sends it so.
+    """Return the shard whose daemon sends a command as a transaction's coordinator; None for other senders.
 
-    With access control only parts of the cluster get as far as this (`daemon.sidecar.internal_requests`). Without it
-    any client may say of itself what it likes, so this guards against mistakes alone.
+    With access control only parts of the cluster get this far (`daemon.sidecar.internal_requests`).
+    Without it any client may claim any name, so this guards only against mistakes.
     """
     shard = request.get(COORDINATED_BY)
     return shard if client.app_name == SHARD_DAEMON and is_string(shard) else None
 
 
 def check_prepare(*, is_coordinator: bool) -> None:
-    """Refuse ``prepareTransaction`` from others than a coordinator.
+    """Refuse ``prepareTransaction`` from any sender but a coordinator.
 
     Raises:
         CommandError: Unauthorized.
@@ -57,7 +58,7 @@ def check_prepare(*, is_coordinator: bool) -> None:
 
 
 def check_commit(request: Request, *, is_coordinator: bool, is_prepared: bool) -> None:
-    """Refuse to commit a prepared transaction for others than its coordinator, or far in the future.
+    """Refuse to commit a prepared transaction for any sender but its coordinator, or far in the future.
 
     Raises:
         CommandError: Unauthorized; ClusterTimeFailsRateLimiter; PreparedTransactionInProgress.
@@ -77,7 +78,7 @@ def check_commit(request: Request, *, is_coordinator: bool, is_prepared: bool) -
 
 
 def check_abort(*, is_coordinator: bool, is_prepared: bool) -> None:
-    """Refuse to abort a prepared transaction for others than its coordinator.
+    """Refuse to abort a prepared transaction for any sender but its coordinator.
 
     Raises:
         CommandError: PreparedTransactionInProgress.
@@ -105,29 +106,25 @@ ENDINGS: Final = frozenset({ABORT, COMMIT, PREPARE})
 _NOT_PREPARED: Final = frozenset(
     {ErrorCode.NoSuchTransaction, ErrorCode.OperationNotSupportedInTransaction, ErrorCode.TransactionCommitted}
 )
-"""The errors by which mongod says that there is nothing to decide (any more)."""
+"""mongod's errors if there is nothing to decide (any more)."""
 
 Run = Callable[[Request], Awaitable[bytes | None]]
 
 
 class TransactionEndings:
-    """Runs them.
-
-    Args:
-        transactions: the open transactions.
-    """
+    """Runs the commands that end or prepare transactions."""
 
     def __init__(self, transactions: OpenTransactions) -> None:
         self._transactions = transactions
 
     @may_run_in_reactor
     async def run(self, client: ClientConnection, request: Request, run: Run) -> bytes | None:
-        """Run one of them; returns the frame of the reply.
+        """Run one of `ENDINGS`; return the reply frame.
 
         Args:
             client: the connection that it arrived on.
             request: the command.
-            run: has mongod execute it.
+            run: executes it on mongod.
 
         Raises:
             CommandError: the client may not do that.

@@ -1,4 +1,4 @@
-"""What mongod says about the transactions that are open on it."""
+"""mongod's records of the transactions that are open on it."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -32,13 +32,13 @@ class LiveTransaction(NamedTuple):
 
 
 async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
-    """All transactions that are open on mongod.
+    """Return all transactions that are open on mongod.
 
     Raises:
         CommandError: mongod refuses.
         BackendError: mongod does not answer.
     """
-    # Those between two statements are listed as sessions, the others as operations.
+    # Transactions between two statements are listed as sessions, the others as operations.
     operations = {"$currentOp": {"allUsers": True, "idleSessions": True}}
     pipeline = [operations, {"$match": {"transaction.parameters.autocommit": False}}]
     listing = {"aggregate": 1, "pipeline": pipeline, "cursor": {}}
@@ -52,7 +52,7 @@ async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
 
 
 async def still_prepared(mongod: LocalMongod, sessions: Iterable[bytes]) -> set[tuple[bytes, int]]:
-    """The prepared transactions of some sessions, by session and number.
+    """Return the prepared transactions of some sessions, by session and number.
 
     Raises:
         CommandError: mongod refuses.
@@ -63,7 +63,7 @@ async def still_prepared(mongod: LocalMongod, sessions: Iterable[bytes]) -> set[
 
 
 async def prepared_transactions(mongod: LocalMongod) -> AsyncIterator[tuple[bytes, int, set[str]]]:
-    """All prepared transactions: session, number, and the namespaces that they have written to.
+    """Yield all prepared transactions: session, number, and the namespaces that they have written to.
 
     Raises:
         CommandError: mongod refuses.
@@ -76,14 +76,14 @@ async def prepared_transactions(mongod: LocalMongod) -> AsyncIterator[tuple[byte
 async def _prepared_entries(
     mongod: LocalMongod, query: Mapping[str, Any]
 ) -> AsyncIterator[tuple[bytes, int, Timestamp]]:
-    """Of the entries of ``config.transactions``: session, number, and time of the last oplog entry."""
+    """Yield session, number, and time of the last oplog entry of some entries of ``config.transactions``."""
     find = {"find": "transactions", "filter": query, "$readPreference": _ANY_MEMBER}
     for entry in await DecodedCursor(mongod.command, "config", find).all_documents():
         yield session_of_document(entry["_id"]), int(entry["txnNum"]), entry["lastWriteOpTime"]["ts"]
 
 
 async def _namespaces_written(mongod: LocalMongod, last: Timestamp) -> set[str]:
-    """The namespaces in a transaction's chain of oplog entries, from its last one back."""
+    """Return the namespaces in a transaction's chain of oplog entries, from its last one back."""
     namespaces: set[str] = set()
     while last.time:
         projection = {"o.applyOps.ns": 1, "prevOpTime": 1}
@@ -97,7 +97,7 @@ async def _namespaces_written(mongod: LocalMongod, last: Timestamp) -> set[str]:
 
 
 def session_of_document(lsid: Mapping[str, Any]) -> bytes:
-    """The key of a session that mongod shows."""
+    """Return the key of a session in mongod's output."""
     raw = bson.encode(lsid)
     session = session_key(raw, (OBJECT, 0, 0, len(raw)))
     assert session is not None

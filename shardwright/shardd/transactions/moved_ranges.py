@@ -1,11 +1,12 @@
 """Statements of transactions on ranges and databases that have moved since the transaction began.
 
-A transaction reads from a snapshot. On the shard that received a range, an older snapshot lacks the documents, and
-the range would be found empty. A transaction that reads at a cluster time also writes by the placement of that time,
-when another shard may have owned what it writes.
+A transaction reads from a snapshot.
+On the recipient of a range, an older snapshot lacks the documents, so the range would be found empty.
+A transaction that reads at a cluster time also writes by the placement of that time, when another shard may have owned
+the range.
 
-While the unsharded collections of a database are copied, they are incomplete here. An older snapshot shows them so,
-and no shard has them any more as they were then.
+While the unsharded collections of a database are copied, they are incomplete here.
+An older snapshot shows this incomplete state, and no shard has the former state any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,7 +47,7 @@ def check_not_moved(transaction: OpenTransaction, state: NamespaceState, table: 
 
 
 def snapshot_filter(transaction: OpenTransaction, state: NamespaceState, table: RoutingTable) -> OwnershipFilter | None:
-    """What hides orphans from a transaction: its snapshot still has those that have been deleted since.
+    """Return a transaction's ownership filter. Its snapshot still has orphans that have been deleted since.
 
     Raises:
         CommandError: MigrationConflict, the filter would be too long.
@@ -77,7 +78,7 @@ def _check_writes(request: Request, table: RoutingTable, time: Timestamp) -> Non
 
 
 def _keys_written(request: Request, table: RoutingTable) -> Iterator[bytes | None]:
-    """The encoded shard key of each write of a statement; None for one that may be to any."""
+    """Yield the encoded shard key of each write of a statement; None for a write that may concern any key."""
     pattern = table.key_pattern
     if request.name == "insert":
         for document in request.documents(b"documents"):
@@ -104,12 +105,12 @@ def _text(time: Timestamp) -> str:
 def check_not_moved_since(
     databases: Iterable[DatabaseState], transaction: OpenTransaction | None, read_time: Callable[[], Timestamp | None]
 ) -> None:
-    """Check that an admitted operation on unsharded collections does not read from before they came here.
+    """Check that an admitted operation on unsharded collections does not read at a time before they moved here.
 
     Args:
         databases: the databases of the collections.
-        transaction: the transaction that the operation is a statement of, whose first statement has been admitted.
-        read_time: the cluster time at which the operation reads; None if it reads the present.
+        transaction: the operation's transaction, whose first statement has been admitted.
+        read_time: returns the cluster time of the read; None for the present.
 
     Raises:
         CommandError: SnapshotUnavailable.

@@ -1,7 +1,7 @@
 """The multi-document transactions that are open on this shard.
 
-A session has one transaction at a time: mongod aborts the previous one when a newer number arrives. Only a prepared one
-remains, and makes the newer one wait.
+A session has one transaction at a time, because mongod aborts the previous one when a newer number arrives.
+Only a prepared one remains, and the newer one waits for it.
 """
 
 import time
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 class OpenTransaction:
     """A transaction that has begun on this shard.
 
-    It is inside a namespace from its first statement there to its end: until then mongod keeps a lock on the
-    collection, and the transaction may still commit what it has written there.
+    It is inside a namespace from its first statement there to its end.
+    Until then mongod keeps a lock on the collection, and the transaction may still commit its writes there.
 
     Attributes:
         session: see `session_keys.session_key`.
         number: its transaction number.
-        retryable_write: what it has in common with other transactions that execute the same retryable write; None if
-            it executes none.
+        retryable_write: the key shared by transactions that execute the same retryable write; None if it executes none.
         has_begun: whether mongod has executed a statement of it.
         has_written: whether one of its statements has changed something on this shard.
         has_ended: whether it has been committed or aborted.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is running.
-        coordinator: the shard that has prepared it; None before that, and if that was in an earlier term of this
-            primary, since mongod does not remember it.
-        snapshot_time: the cluster time at which it reads; None if it reads what was current when it began.
+        coordinator: the shard that has prepared it. None before that, and after a restart of the term, since mongod
+            does
+            not record it.
+        snapshot_time: the cluster time at which it reads; None if it reads the state at its beginning.
         is_killed: whether it was aborted, or its session killed, during a statement that may begin it.
         is_doubtful: whether something failed that may have ended it.
-        quiet_since: when the last of its commands was answered (`trio.current_time`); None if one is running.
+        quiet_since: the time at which its last command was answered (`trio.current_time`); None if one is running.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class OpenTransaction:
         return self._began is not None
 
     def note_snapshot(self, snapshot_time: "Timestamp | None") -> None:
-        """Record that its first statement has been admitted, with the cluster time at which that wants to read."""
+        """Record that its first statement has been admitted, with the cluster time to read at."""
         self._began = time.monotonic()
         self.snapshot_time = snapshot_time
 
@@ -100,7 +100,7 @@ class OpenTransaction:
         return state in self._namespaces
 
     def enter(self, state: NamespaceState) -> None:
-        """Count it in a namespace, unless that has been done; the caller is counted there itself."""
+        """Count it in a namespace once; the caller is counted there itself."""
         if not self.has_ended and state not in self._namespaces:
             self._namespaces.add(state)
             state.enter_transaction()
@@ -113,11 +113,11 @@ class OpenTransaction:
             self._namespaces.pop().exit_transaction()
 
     async def wait_ended(self) -> None:
-        """Return when it has been committed or aborted."""
+        """Wait until it has been committed or aborted."""
         await self._ended.wait()
 
     def command_under_way(self) -> Self:
-        """A block in which one of its commands is running; there may be several at a time."""
+        """A context in which one of its commands is running; there may be several at a time."""
         return self
 
     def __enter__(self) -> None:
@@ -134,13 +134,13 @@ class OpenTransaction:
                 self._quiet.unpark_all()
 
     async def wait_quiet(self) -> None:
-        """Return when none of its commands is running."""
+        """Wait until none of its commands is running."""
         while self._commands:
             await self._quiet.park()
 
 
 class OpenTransactions:
-    """The table of them.
+    """The table of open transactions.
 
     Args:
         lock: the global lock of the mongod.
@@ -154,23 +154,23 @@ class OpenTransactions:
         self._added = trio.Event()
 
     def __len__(self) -> int:
-        """Number of open transactions."""
+        """Return the number of open transactions."""
         return len(self._all)
 
     def __iter__(self) -> Iterator[OpenTransaction]:
-        """The open transactions."""
+        """Iterate over the open transactions."""
         return iter(list(self._all.values()))
 
     def latest(self, session: bytes) -> OpenTransaction | None:
-        """The open transaction of a session with the highest number."""
+        """Return the open transaction of a session with the highest number."""
         return self._latest.get(session)
 
     def find(self, session: bytes, number: int) -> OpenTransaction | None:
-        """An open transaction; None if it is not known."""
+        """Return an open transaction; None if there is none."""
         return self._all.get((session, number))
 
     def of_same_write(self, transaction: OpenTransaction) -> OpenTransaction | None:
-        """The open transaction of another child session that executes the same retryable write as a new one."""
+        """Return the open transaction of another child session that executes the same retryable write as a new one."""
         write = transaction.retryable_write
         found = None if write is None else self._by_retryable_write.get(write)
         return None if found is None or found.session == transaction.session else found
@@ -185,7 +185,7 @@ class OpenTransactions:
         self._added.set()
 
     def end(self, transaction: OpenTransaction) -> None:
-        """Forget a transaction that has ended."""
+        """Remove a transaction that has ended."""
         transaction.end()
         self._lock.end(transaction)
         if self.find(transaction.session, transaction.number) is transaction:
@@ -197,19 +197,19 @@ class OpenTransactions:
             del self._by_retryable_write[write]
 
     def clear(self) -> None:
-        """Forget all of them, at the end of a term."""
+        """Remove all transactions at the end of a term."""
         for transaction in self:
             self.end(transaction)
 
     @may_run_in_reactor
     async def wait_turn(self) -> None:
-        """Return when a transaction may begin. A change that needs mongod's global lock holds it up for a moment."""
+        """Wait until a transaction may begin. A change that needs mongod's global lock delays it for a moment."""
         if self._lock.is_wanted:
             await in_own_task()
             await self._lock.wait_turn()
 
     async def wait_any(self) -> None:
-        """Return when there is an open transaction."""
+        """Wait until there is an open transaction."""
         while not self._all:
             self._added = trio.Event()
             await self._added.wait()

@@ -1,4 +1,4 @@
-"""Sessions and transactions that commands belong to or kill: fields of requests, keys of tables. Pure."""
+"""Sessions and transactions of commands, and sessions that commands kill: request fields and table keys. Pure."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,9 +28,9 @@ _CHILD_FIELDS = (b"txnNumber", b"txnUUID")
 
 
 def session_key(raw: bytes, span: Span) -> bytes | None:
-    """The session that an ``lsid`` names: the raw document that ``config.transactions`` has as ``_id``.
+    """Return the session of an ``lsid`` as the raw document that ``config.transactions`` has as ``_id``.
 
-    A transaction that runs on behalf of a session has a child session, which this distinguishes from its parent.
+    An internal transaction has a child session, whose key differs from its parent's.
 
     Args:
         raw: the document that contains it.
@@ -52,7 +52,7 @@ def session_key(raw: bytes, span: Span) -> bytes | None:
 
 
 def retryable_write_of(session: bytes) -> bytes | None:
-    """What the child sessions of one retryable write have in common; None for other sessions.
+    """Return the common part of the child sessions of one retryable write; None for other sessions.
 
     Args:
         session: a key (`session_key`).
@@ -66,7 +66,7 @@ def retryable_write_of(session: bytes) -> bytes | None:
 
 
 def retryable_write(request: Request) -> bytes | None:
-    """What the child sessions of a retryable write would have in common (`retryable_write_of`); None if it has none."""
+    """Return the common part of a retryable write's child sessions (`retryable_write_of`); None if it has none."""
     lsid = request.fields.get(b"lsid")
     session = None if lsid is None else session_of(request.body, lsid)
     if session is None:
@@ -76,15 +76,15 @@ def retryable_write(request: Request) -> bytes | None:
 
 _LSID: Final = b"lsid"
 _NOT_FOR_MONGOD: Final = frozenset({COORDINATED_BY, COORDINATOR, b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
-"""Fields of the commit protocol, which mongod does not know; and the parameters of the Stable API.
+"""Fields of the commit protocol, which mongod does not accept, and the parameters of the Stable API.
 
-mongod requires of all commands of a transaction the parameters of its first one. The coordinator of the commit and this
-daemon do not know them, and a mongod that has been restarted has forgotten a prepared transaction's.
+mongod requires of all commands of a transaction the parameters of its first one.
+The coordinator and this daemon do not record them, and a restarted mongod has lost a prepared transaction's.
 """
 
 
 def transaction_of(request: Request) -> tuple[bytes, int] | None:
-    """The session (`session_key`) and number of a command; None if they are missing or malformed."""
+    """Return the session (`session_key`) and number of a command; None if they are missing or malformed."""
     fields = request.fields
     number = request.get(TXN_NUMBER)
     session = session_key(request.body, fields[_LSID]) if _LSID in fields else None
@@ -92,12 +92,12 @@ def transaction_of(request: Request) -> tuple[bytes, int] | None:
 
 
 def session_fields(request: Request) -> dict[str, Any]:
-    """The fields with which the daemon's own commands are part of the transaction of a request."""
+    """Return the fields that make the daemon's own commands part of a request's transaction."""
     return {"lsid": request.get(_LSID), "txnNumber": request.get(TXN_NUMBER), "autocommit": False}
 
 
 def as_for_mongod(request: Request) -> Request:
-    """A command of a transaction without the fields that mongod must not see; the same one if it has none of them."""
+    """Return a transaction's command without the fields that mongod must not see; itself if it has none of them."""
     return request.without(_NOT_FOR_MONGOD)
 
 
@@ -105,7 +105,7 @@ KILLS: Final = frozenset({"killAllSessions", "killAllSessionsByPattern", "killSe
 
 
 def is_killed_by(request: Request) -> Callable[[bytes], bool]:
-    """Whether a command kills a session (`session_keys.session_key`); with a session, its child sessions are killed.
+    """Return a test for sessions (`session_keys.session_key`) that a command kills, with their child sessions.
 
     Args:
         request: one of `KILLS`, which mongod has executed.
@@ -115,7 +115,7 @@ def is_killed_by(request: Request) -> Callable[[bytes], bool]:
 
 
 class RouterSessions:
-    """The writes in progress that routers have sent in sessions of their own, and the sessions of their clients.
+    """Writes in progress that routers have sent in their own sessions, and the sessions of their clients.
 
     See `sharding.operation_session`. All sessions are given by their raw ``lsid``.
     """
@@ -125,11 +125,11 @@ class RouterSessions:
 
     @contextmanager
     def used(self, own: bytes, client: bytes) -> Iterator[None]:
-        """Note a write for as long as the block runs.
+        """Record a write while the block runs.
 
         Args:
             own: the router's session, in which the mongod executes it.
-            client: the client's.
+            client: the client's session.
         """
         clients = self._clients.setdefault(own, [])
         clients.append(client)
@@ -141,7 +141,7 @@ class RouterSessions:
                 self._clients.pop(own, None)
 
     def killed_with(self, is_killed: Callable[[bytes], bool]) -> list[dict[str, Any]]:
-        """The patterns for ``killAllSessionsByPattern`` that kill the writes of clients' sessions."""
+        """Return the patterns for ``killAllSessionsByPattern`` that kill the writes of clients' sessions."""
         killed = [own for own, clients in self._clients.items() if any(map(is_killed, clients))]
         return [{"lsid": decode_document(own)} for own in killed]
 
@@ -150,7 +150,7 @@ class RouterSessions:
         return is_killed(lsid) or any(map(is_killed, self._clients.get(lsid, ())))
 
     def stages(self) -> list[dict[str, Any]]:
-        """Stages behind ``$currentOp`` that show these writes in the sessions of their clients."""
+        """Return stages to follow ``$currentOp``, which show these writes in the sessions of their clients."""
         branches = [
             {
                 "case": {"$eq": ["$lsid.id", decode_document(own)["id"]]},

@@ -1,9 +1,11 @@
-"""Snapshot reads outside of transactions beside prepared transactions.
+"""Snapshot reads outside of transactions while transactions are prepared.
 
-A snapshot includes what transactions commit that were prepared before its time, so its reader waits until they are
-decided. mongod 6.0.5 does so in ``find`` and ``aggregate``, but not in ``getMore``, and most aggregations on several
-shards open their cursors with an empty batch. So such a read waits here, before its cursor is opened. What is prepared
-from then on is later than the snapshot, because the oplog has reached its time already.
+A snapshot includes the commits of transactions that were prepared before its time, so its reader waits for their
+decision.
+mongod 6.0.5 does so in ``find`` and ``aggregate``, but not in ``getMore``. Most aggregations on several shards open
+their cursors with an empty batch.
+So such a read waits here, before its cursor is opened.
+Transactions prepared later are later than the snapshot, because the oplog has reached its time already.
 """
 
 from collections.abc import Collection
@@ -24,14 +26,14 @@ from shardwright.wire.rawbson import OBJECT, STRING, decode_value, find
 from shardwright.wire.request import Request
 
 _POLL_SECONDS: Final = 0.02
-"""The longest pause before a secondary looks again for transactions that are prepared; it doubles each time."""
+"""Maximum first pause before a secondary looks again for prepared transactions; it doubles each time."""
 
 _POLL_SECONDS_MAX: Final = 1.0
-"""The longest pause. The whole wait ends with the time limit of the read, or when its client disconnects."""
+"""Maximum pause. The whole wait ends with the time limit of the read, or when its client disconnects."""
 
 
 def is_snapshot_read(request: Request) -> bool:
-    """Whether a request reads from a snapshot of its own, outside of transactions."""
+    """Whether a request reads from a snapshot outside of transactions."""
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT or AUTOCOMMIT in request.fields:
         return False
@@ -40,11 +42,11 @@ def is_snapshot_read(request: Request) -> bool:
 
 
 class SnapshotReads:
-    """Has them wait.
+    """Makes snapshot reads wait for prepared transactions.
 
     Args:
         context: this shard daemon's context.
-        transactions: those that are open, if this is the primary.
+        transactions: the open transactions, if this is the primary.
     """
 
     def __init__(self, context: ShardContext, transactions: Transactions) -> None:
@@ -52,11 +54,11 @@ class SnapshotReads:
         self._transactions = transactions
 
     async def wait_decided(self, request: Request, namespaces: Collection[str]) -> None:
-        """Return when the transactions that are prepared now, and have used any of some namespaces, are decided.
+        """Wait until the transactions that are prepared now, and have used any of some namespaces, are decided.
 
         Args:
-            request: the read, for whose time the oplog has been advanced.
-            namespaces: what it reads.
+            request: the read; the oplog has already been advanced to its time.
+            namespaces: the namespaces that it reads.
 
         Raises:
             CommandError: MaxTimeMSExpired; NotWritablePrimary, a step-down came in between; or mongod refuses.
@@ -76,7 +78,7 @@ class SnapshotReads:
                 await transaction.wait_ended()
 
     async def _on_secondary(self, namespaces: Collection[str]) -> None:
-        """Only mongod knows of them here, and no command of it waits for their end."""
+        """Poll mongod: only it has the transactions of a secondary, and no command waits for their end."""
         mongod, backoff = self._context.mongod, Backoff(_POLL_SECONDS, _POLL_SECONDS_MAX)
         awaited = {
             (session, number)

@@ -1,12 +1,12 @@
-"""Running the statements of transactions, and what a genuine shard does to them that a plain mongod does not.
+"""Running the statements of transactions, with the additions of a genuine shard to a plain mongod.
 
 * Replies have ``readOnly``, by which the router decides how to commit.
-* Errors of the daemon itself have the label of transient ones, and abort the transaction.
+* Errors of the daemon itself are labelled as transient, and abort the transaction.
 * The table of open transactions is kept up to date.
 
-A reply says whether its statement has changed anything. A genuine shard looks at the operations that the transaction
-has collected. The reply of a findAndModify does not distinguish an update that changed nothing, so that counts as a
-change: the shard then takes part in the commit as one that has written.
+A reply shows whether its statement has changed anything. A genuine shard examines the transaction's operations instead.
+The reply of a findAndModify does not distinguish an update without effect, so that counts as a change.
+The shard then takes part in the commit as one that has written.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -87,24 +87,21 @@ Run = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
 
 
 class TransactionStatements:
-    """Runs the statements of transactions.
-
-    Args:
-        transactions: the open transactions.
-    """
+    """Runs the statements of transactions."""
 
     def __init__(self, transactions: OpenTransactions) -> None:
         self._transactions = transactions
 
     @may_run_in_reactor
     async def run(self, client: ClientConnection, upstream: Upstream, request: Request, run: Run) -> bytes | None:
-        """Run a statement; returns the frame of the reply.
+        """Run a statement; return the reply frame.
 
         Args:
-            client: who has sent it.
-            upstream: the client's connection to mongod.
+            client: the router's connection.
+            upstream: its connection to mongod.
             request: the statement.
-            run: runs it as one of a transaction. The table has an entry for it unless the statement is malformed or the
+            run: runs it as part of a transaction. The table has an entry for it unless the statement is malformed or
+                the
                 transaction is not open.
 
         Raises:
@@ -138,7 +135,7 @@ class TransactionStatements:
     async def _after_kill(
         self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes | None
     ) -> bytes | None:
-        """Abort a transaction that was aborted, or whose session was killed, before this statement got to mongod.
+        """Abort a transaction that was aborted or killed before this statement reached mongod.
 
         Raises:
             CommandError: Interrupted, unless the statement has failed anyway.
@@ -153,8 +150,8 @@ class TransactionStatements:
     async def end_older(self, upstream: Upstream, request: Request) -> None:
         """Abort the open transaction of a session before a command with a newer number.
 
-        mongod would do so itself when it gets the command. But the command may have to wait for a critical section,
-        which waits for the transaction.
+        mongod would do so itself on receiving the command.
+        But the command may have to wait for a critical section, which waits for the transaction.
         """
         identity = transaction_of(request)
         if identity is not None:
@@ -169,14 +166,17 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _enter(self, client: ClientConnection, upstream: Upstream, request: Request) -> OpenTransaction | None:
-        """The transaction of a statement, new if this is its first; None if mongod refuses the statement.
+        """Return the transaction of a statement, created by the first one; None if mongod refuses the statement.
 
         Raises:
-            CommandError: ClientDisconnect, the router waits no longer. It may have aborted the transaction already, by
-                a connection on which the command was read earlier, so nothing would end it. WriteConflict, another
-                router executes the same retryable write in a transaction. mongod runs one command at a time for all
-                child sessions of a session: the two could wait for each other, one for documents that the other has
-                prepared, the other for its turn to commit.
+            CommandError: ClientDisconnect, the router has disconnected. It may have aborted the transaction already, on
+                a
+                connection whose command was read earlier, so nothing would end the transaction.
+                WriteConflict, another router executes the same retryable write in a transaction. mongod runs one
+                command at
+                a time for all child sessions of a session. The two could deadlock, one waiting for documents that the
+                other
+                has prepared, the other for its turn to commit.
         """
         identity = transaction_of(request)
         if identity is None:
@@ -221,29 +221,29 @@ class TransactionStatements:
     async def _answer(self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes) -> bytes:
         is_failure = has_failed(reply)
         if not is_failure and request.name in _BATCHES and _has_write_errors(reply):
-            # mongod has aborted it, unless the error is one of the daemon.
+            # mongod has aborted it, unless the daemon added the error.
             await self._abort(upstream, session_fields(request), transaction)
             return reply
         self._observe(transaction, has_failed=is_failure)
         if is_failure or request.name == "getMore":
-            return reply  # reading on changes nothing, and a long reply has been passed on already
+            return reply  # reading on changes nothing, and a long reply has been relayed already
         if not transaction.has_written and has_changed(request.name, response_body(reply)):
             transaction.has_written = True
         return with_read_only(reply, is_read_only=not transaction.has_written)
 
     @may_run_in_reactor
     async def _end_forgotten(self, upstream: Upstream, request: Request) -> None:
-        """Have mongod abort the transaction of a request if it is still open there, though it is not in the table.
+        """Abort the transaction of a request if it is still open on mongod, though it is not in the table.
 
-        What it has done is not known, nor has any critical section waited for it since it was forgotten. mongod refuses
-        the commit because of its timestamp, and an unprepared transaction does not survive that; a prepared one does.
+        Its effects are unknown, and no critical section has waited for it since its entry was removed.
+        mongod refuses the commit because of its timestamp, which ends an unprepared transaction but not a prepared one.
         """
         probe = {"commitTransaction": 1, **session_fields(request), "commitTimestamp": BEFORE_ALL_PREPARED}
         with suppress(CommandError):
             await upstream.command("admin", probe)
 
     def _observe(self, transaction: OpenTransaction, *, has_failed: bool) -> None:
-        """Note whether the transaction is open after a statement; a failed later one may have ended it or not."""
+        """Record whether the transaction is open after a statement; a failed later one leaves that uncertain."""
         if not has_failed:
             transaction.has_begun = True
             transaction.is_doubtful = False
@@ -252,10 +252,10 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _abort(self, upstream: Upstream, fields: dict[str, Any], transaction: OpenTransaction) -> None:
-        """Abort a transaction that has failed or is superseded, unknown to mongod yet."""
+        """Abort a transaction that has failed or is superseded, which mongod may not know yet."""
         if transaction.is_prepared:
             return  # its coordinator decides
-        with transaction.command_under_way(), suppress(CommandError):  # perhaps it has never begun, or has ended
+        with transaction.command_under_way(), suppress(CommandError):  # it may never have begun, or has ended
             await upstream.command("admin", {"abortTransaction": 1, **fields})
         self._transactions.end(transaction)
 
@@ -265,10 +265,10 @@ def _interrupted() -> CommandError:
 
 
 def _goes_on_after(error: CommandError, transaction: OpenTransaction) -> bool:
-    """Whether a transaction stays open after an error of the daemon, because the router then asks in another way.
+    """Whether a transaction stays open after an error of the daemon, because the router then takes another approach.
 
-    After a read that no shard can run alone, only if it has begun: if this was the first statement here, the router may
-    never come back, and if it does, it begins the transaction.
+    After a read that no single shard can run, it stays open only if it has begun.
+    If this was the first statement here, the router may never return, and if it does, it begins the transaction.
     """
     if error.code == ErrorCode.WouldChangeOwningShard:
         return True

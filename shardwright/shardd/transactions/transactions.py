@@ -1,7 +1,8 @@
-"""The transactions of a shard during a term: restored at its beginning, kept in line with mongod, forgotten at its end.
+"""A shard's transactions in a term: restored at its beginning, synchronized with mongod, discarded at its end.
 
-mongod may end a transaction without this daemon noticing: after ``transactionLifetimeLimitSeconds``, by killSessions,
-or by an error that says nothing about it. So those that are quiet are looked up from time to time.
+mongod may end a transaction without notice to this daemon.
+The cause may be ``transactionLifetimeLimitSeconds``, killSessions, or an error that does not mention it.
+So quiet transactions are looked up from time to time.
 """
 
 from collections.abc import Mapping
@@ -30,23 +31,20 @@ from shardwright.wire.request import Request
 logger = get_logger("shardd.transactions")
 
 CHECK_SECONDS: Final = 0.5
-"""How often quiet transactions are looked up."""
+"""Interval between look-ups of quiet transactions."""
 
 QUIET_SECONDS: Final = 1.0
-"""How long a transaction may be quiet before it is looked up, unless a statement of it has failed."""
+"""Quiet time before a transaction is looked up, unless a statement of it has failed."""
 
 
 class Transactions:
-    """A `TermComponent`.
-
-    Args:
-        context: this shard daemon's context.
+    """The `TermComponent` for multi-document transactions.
 
     Attributes:
         open: the open transactions.
         statements: runs their statements.
         endings: runs the commands that end them.
-        gate: closed until the prepared transactions of former terms are known.
+        gate: closed until the prepared transactions of former terms have been restored.
     """
 
     def __init__(self, context: ShardContext) -> None:
@@ -58,7 +56,7 @@ class Transactions:
         self.gate = RecoveryGate(lambda: context.is_primary)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Restore the prepared transactions, and abort those that were forgotten and are still open.
+        """Restore the prepared transactions, and abort open ones that are missing from the table.
 
         Raises:
             CommandError: mongod refuses.
@@ -77,9 +75,9 @@ class Transactions:
         self.gate.open()
 
     def end_term(self) -> None:
-        """Forget all transactions: the next primary has those that are prepared.
+        """Discard all transactions; the next primary restores the prepared ones.
 
-        mongod has aborted the others, unless it has just been out of reach; then the next term begins by that.
+        mongod has aborted the others, unless it was only unreachable. Then the next term begins by aborting them.
         """
         self.gate.close()
         self.open.clear()
@@ -88,15 +86,15 @@ class Transactions:
         """Whether a transaction is open on this shard.
 
         Args:
-            lsid: its session, as a command names it.
+            lsid: its session, as in a command.
             number: its transaction number.
         """
         return self.open.find(session_of_document(lsid), number) is not None
 
     async def note_kill(self, request: Request) -> None:
-        """Forget the transactions that mongod has ended because of a command that kills sessions.
+        """Remove the transactions that mongod has ended because of a command that kills sessions.
 
-        A statement may be on its way, and begin one of them only now; such a transaction is aborted after it.
+        A statement in flight may begin such a transaction only now; it is aborted afterwards.
 
         Args:
             request: the command (`KILLS`), which mongod has executed.
@@ -114,10 +112,11 @@ class Transactions:
             await self._look_up(quiet)
 
     async def _abort_abandoned(self) -> None:
-        """Abort what was admitted earlier and has been forgotten, so that no critical section would wait for it.
+        """Abort open transactions without an entry, which no critical section would wait for.
 
-        That is what a killed daemon has left open; or this one, if its mongod did not answer for a while and has not
-        stepped down. The connections on which these transactions were run are closed, which does not end them.
+        A killed daemon has left them open, or this one, if its mongod was unreachable for a while without stepping
+        down.
+        The connections of these transactions are closed, which does not end them.
         """
         for each in await live_transactions(self._mongod):
             if each.is_prepared or self.open.find(each.session, each.number) is not None:
@@ -143,7 +142,7 @@ class Transactions:
                     logger.warning("Could not look up open transactions", error=str(error))
 
     async def _look_up(self, quiet: list[OpenTransaction]) -> None:
-        """Forget transactions that mongod has ended, and find out which of the others are prepared."""
+        """Remove transactions that mongod has ended, and determine which of the others are prepared."""
         asked = trio.current_time()
         prepared = await still_prepared(self._mongod, [each.session for each in quiet])
         live = {(each.session, each.number) for each in await live_transactions(self._mongod)}

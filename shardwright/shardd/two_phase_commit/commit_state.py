@@ -1,20 +1,21 @@
 """The state machine of a two-phase commit, without I/O.
 
-A commit takes the steps of `Step`, in order. Its coordinator reports each event to `CommitState`, which says which step
-comes next and what the document in ``config.transaction_coordinators`` contains.
+A commit takes the steps of `Step`, in order. Its coordinator reports each event to `CommitState`.
+The state determines the next step and the contents of the document in ``config.transaction_coordinators``.
 
 Rules:
 
 * No participant prepares before a majority has the participant list.
 * The first vote to abort decides; so does the end of the transaction's lifetime. All votes to prepare decide to commit,
-  at the highest prepare timestamp.
+at the highest prepare timestamp.
 * No participant receives the decision before a majority has it. A step that is persisted is entered only afterwards, so
-  a coordinator recovered from its document has never promised more than the document says.
-* The document is deleted after every participant has acknowledged the decision, because a mongod never asks for one.
+a coordinator recovered from its document has never promised more than the document says.
+* The document is deleted after every participant has acknowledged the decision, because a mongod never requests one.
 
-**Answers.** An answer that says nothing definite (a lost connection, a time limit, an unsatisfied write concern) has no
-meaning: the command is sent again. MongoDB asks again for a vote after nearly every error, until the transaction's
-lifetime ends. Here an error that will not pass is a vote to abort, for example that the oplog entries are too deep.
+**Answers.** An indefinite answer (a lost connection, a time limit, an unsatisfied write concern) has no meaning: the
+command is sent again.
+MongoDB requests a vote again after nearly every error, until the transaction's lifetime ends.
+Here a permanent error is a vote to abort, for example oplog entries that are nested too deeply.
 
 **Who may coordinate.** `UnbegunCommits` holds the transactions whose commit has not been requested yet.
 """
@@ -80,7 +81,7 @@ class TransactionId:
         return cls.read(raw, index(raw)[b"lsid"], int(document["txnNumber"]))
 
     def to_document(self) -> dict[str, Any]:
-        """The ``lsid`` and ``txnNumber`` of a document or command."""
+        """Return the ``lsid`` and ``txnNumber`` of a document or command."""
         return {"lsid": bson.decode(self.session), "txnNumber": Int64(self.number)}
 
     @property
@@ -95,7 +96,7 @@ _ABORT: Final = "abort"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """All participants have prepared, and commit at the same time.
+    """Decision to commit: all participants have prepared, and commit at the same time.
 
     Attributes:
         timestamp: the highest of their prepare timestamps.
@@ -104,13 +105,13 @@ class Commit:
     timestamp: Timestamp
 
     def to_document(self) -> dict[str, Any]:
-        """The field ``decision`` of the coordinator's document."""
+        """Return the field ``decision`` of the coordinator's document."""
         return {"decision": _COMMIT, "commitTimestamp": self.timestamp}
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A participant cannot commit, or the transaction's lifetime has ended.
+    """Decision to abort: a participant cannot commit, or the transaction's lifetime has ended.
 
     Attributes:
         code: error code for the router.
@@ -121,7 +122,7 @@ class Abort:
     message: str
 
     def to_document(self) -> dict[str, Any]:
-        """The field ``decision`` of the coordinator's document."""
+        """Return the field ``decision`` of the coordinator's document."""
         error = CommandError(self.code, self.message)
         status = {"code": error.code, "codeName": error.code_name, "errmsg": error.message}
         return {"decision": _ABORT, "abortStatus": status}
@@ -143,7 +144,7 @@ def decision_from_document(document: Mapping[str, Any]) -> Decision:
 
 
 def name_of(decision: Decision | None) -> str | None:
-    """``commit`` or ``abort``; None while nothing is decided."""
+    """Return ``commit`` or ``abort``; None while nothing is decided."""
     if decision is None:
         return None
     return _COMMIT if isinstance(decision, Commit) else _ABORT
@@ -158,14 +159,18 @@ _MAY_STILL_PREPARE: Final = SAYS_NOTHING | codes_of(Category.SNAPSHOT) | {ErrorC
 """Errors after which a participant may have prepared, may still prepare, or answers next that the transaction is over.
 
 All other errors are votes to abort. Some of them do not prove that the transaction has ended, so they do not
-acknowledge a decision. MongoDB counts most of its few votes to abort as acknowledgements, which could leave a prepared
-transaction without a coordinator."""
+acknowledge a decision.
+MongoDB counts most of its few votes to abort as acknowledgements, which could leave a prepared transaction without a
+coordinator.
+"""
 
 _HAS_NOTHING_TO_ABORT: Final = frozenset({ErrorCode.ShardNotFound, ErrorCode.TransactionCommitted})
 """Errors that acknowledge a decision to abort.
 
 A removed shard cannot hold a prepared transaction: the transaction would lock its collections, and draining moves all
-of them away. A committed transaction was never prepared for this coordinator."""
+of them away.
+A committed transaction was never prepared for this coordinator.
+"""
 
 _CANNOT_PREPARE: Final = frozenset({ErrorCode.CommandNotFound, ErrorCode.NoShardingEnabled})
 """The errors with which a mongod without test commands answers ``prepareTransaction``."""
@@ -178,7 +183,7 @@ WITHOUT_TEST_COMMANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The participant has prepared, on a majority of its set.
+    """Vote of a participant that has prepared, on a majority of its set.
 
     Attributes:
         timestamp: its prepare timestamp.
@@ -192,7 +197,7 @@ Vote: TypeAlias = Prepared | Abort
 
 
 def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None:
-    """Interpret a participant's answer; None means that the command has to be sent again.
+    """Interpret a participant's answer; None means that the command must be sent again.
 
     Args:
         shard: the participant.
@@ -214,7 +219,7 @@ def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None
 
 
 def is_acknowledged(decision: Decision, answer: Mapping[str, Any] | CommandError) -> bool:
-    """Whether a participant has executed the decision; otherwise it has to be sent again."""
+    """Whether a participant has executed the decision; otherwise it must be sent again."""
     if _is_unconfirmed(answer):
         return False
     if not isinstance(answer, CommandError):
@@ -280,7 +285,7 @@ class CommitState:
         return state
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields of the document, without its ``_id``."""
+        """Return the fields of the document, without its ``_id``."""
         fields: dict[str, Any] = {"participants": list(self.participants)}
         if self.decision is not None:
             fields["decision"] = self.decision.to_document()
@@ -289,11 +294,11 @@ class CommitState:
     # Events
 
     def participant_list_written(self) -> None:
-        """The participant list is durable, so participants may prepare."""
+        """Record that the participant list is durable, so participants may prepare."""
         self._advance(Step.WRITING_PARTICIPANT_LIST, Step.WAITING_FOR_VOTES)
 
     def vote(self, shard: str, vote: Vote) -> None:
-        """A participant has voted. Votes after the decision do not count."""
+        """Record a participant's vote. Votes after the decision are ignored."""
         assert shard in self.participants, shard
         if self.step is not Step.WAITING_FOR_VOTES:
             return
@@ -304,23 +309,23 @@ class CommitState:
             self._decide(Commit(max((each.timestamp for each in self._prepared()), key=pack_timestamp)))
 
     def expire(self) -> None:
-        """The transaction's lifetime has ended: abort, unless all have voted."""
+        """Record the end of the transaction's lifetime: abort, unless all have voted."""
         if self.step is Step.WAITING_FOR_VOTES:
             self._decide(Abort(ErrorCode.NoSuchTransaction, "Transaction exceeded deadline"))
 
     def decision_written(self) -> None:
-        """The decision is durable, so it may be sent to participants."""
+        """Record that the decision is durable, so it may be sent to participants."""
         self._advance(Step.WRITING_DECISION, Step.WAITING_FOR_DECISION_ACKS)
 
     def acknowledge(self, shard: str) -> None:
-        """A participant has executed the decision."""
+        """Record that a participant has executed the decision."""
         assert self.step is Step.WAITING_FOR_DECISION_ACKS, self.step
         self.unacknowledged.discard(shard)
         if not self.unacknowledged:
             self._advance(Step.WAITING_FOR_DECISION_ACKS, Step.DELETING_COORDINATOR_DOC)
 
     def document_deleted(self) -> None:
-        """The document has been deleted, which ends the commit."""
+        """Record that the document has been deleted, which ends the commit."""
         self._advance(Step.DELETING_COORDINATOR_DOC, Step.ENDED)
 
     def _prepared(self) -> list[Prepared]:
@@ -353,7 +358,7 @@ class CommitTimes:
 
     @staticmethod
     def now() -> datetime:
-        """The wall clock time."""
+        """Return the wall clock time."""
         return datetime.now(UTC).replace(tzinfo=None)
 
     def enter(self, step: Step) -> None:
@@ -366,7 +371,7 @@ class CommitTimes:
         return self._clock() - self._began
 
     def durations(self) -> dict[str, int]:
-        """Microseconds in each step that was entered, and in all of them, as ``currentOp`` names them."""
+        """Return the microseconds in each entered step, and in all of them, under their ``currentOp`` names."""
         steps, times = list(self._entered), [*self._entered.values(), self._clock()]
         micros = {
             f"{step.value}Micros": _micros(end - start)
@@ -383,8 +388,8 @@ def _micros(seconds: float) -> int:
 class UnbegunCommits:
     """For each session, the transaction whose first statement made this shard its coordinator.
 
-    A transaction leaves the table when its commit begins, its lifetime ends, or the session begins a newer one. Without
-    an entry no coordinator is created, because the transaction's coordinator may already have ended.
+    A transaction leaves the table when its commit begins, its lifetime ends, or the session begins a newer one.
+    Without an entry no coordinator is created, because the transaction's coordinator may already have ended.
 
     Args:
         clock: returns seconds.
@@ -395,11 +400,11 @@ class UnbegunCommits:
         self._by_session: dict[bytes, tuple[int, float]] = {}
 
     def __len__(self) -> int:
-        """Number of transactions, including some whose lifetime is over."""
+        """Return the number of transactions, including some whose lifetime is over."""
         return len(self._by_session)
 
     def begin(self, identity: TransactionId, lifetime_seconds: float) -> bool:
-        """Enter a transaction, in place of an older one of its session.
+        """Add a transaction, replacing an older one of its session.
 
         Returns:
             False if the transaction is in the table: it starts again after an error of its first statement.
@@ -415,7 +420,7 @@ class UnbegunCommits:
         return True
 
     def take(self, identity: TransactionId) -> float | None:
-        """Remove a transaction; returns the end of its lifetime, None if it is not in the table."""
+        """Remove a transaction; return the end of its lifetime, None if it is not in the table."""
         self._discard_expired()
         known = self._by_session.get(identity.session)
         if known is None or known[0] != identity.number:
@@ -429,7 +434,7 @@ class UnbegunCommits:
         return known is not None and known[0] == identity.number and known[1] > self._clock()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self._by_session.clear()
 
     def _discard_expired(self) -> None:

@@ -1,9 +1,10 @@
-"""The two-phase commits that this shard coordinates, and the outcome of those without a coordinator.
+"""The two-phase commits that this shard coordinates, and the outcome of transactions without a coordinator.
 
 A commit has a coordinator here if its transaction began on this primary with ``coordinator: true``, less than its
-lifetime ago. Otherwise it may already be committed, or its coordinator may be on another shard. Then its state in this
-shard's mongod decides: committed, aborted, waiting for a decision, or still open. An open transaction is aborted, so
-that no coordinator gets its vote.
+lifetime ago.
+Otherwise it may already be committed, or its coordinator may be on another shard.
+Then its state in this shard's mongod decides: committed, aborted, waiting for a decision, or still open.
+An open transaction is aborted, so that no coordinator gets its vote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,14 +36,14 @@ from shardwright.wire.request import Request
 _ABORTED: Final = "Recovering the transaction's outcome found the transaction aborted"
 
 _PAUSE_SECONDS: Final = 0.02
-"""The longest first pause between probes; it doubles each time."""
+"""Maximum first pause between probes; it doubles each time."""
 
 _PAUSE_SECONDS_MAX: Final = 1.0
-"""The longest pause. The wait for the coordinator's decision has no limit, as in MongoDB."""
+"""Maximum pause. The wait for the coordinator's decision has no limit, as in MongoDB."""
 
 
 async def recover_outcome(mongod: LocalMongod, identity: TransactionId) -> dict[str, Any]:
-    """Wait until a transaction has an outcome on this shard, aborting it if it is not prepared; returns the reply.
+    """Wait for a transaction's outcome on this shard, aborting it if it is not prepared; return the reply.
 
     Raises:
         CommandError: NoSuchTransaction, it was aborted; TransactionTooOld, the session has a newer one; or mongod's
@@ -71,8 +72,9 @@ def _probe(identity: TransactionId) -> dict[str, Any]:
     """Build a command that commits nothing, but reports or forces the outcome.
 
     mongod refuses the timestamp with InvalidOptions. An unprepared transaction does not survive that; a second probe
-    tells it from a prepared one. A committed transaction answers ok. The command is atomic, so a concurrent
-    ``prepareTransaction`` runs either before or after it.
+    distinguishes it from a prepared one.
+    A committed transaction answers ok.
+    The command is atomic, so a concurrent ``prepareTransaction`` runs either before or after it.
     """
     return {
         "commitTransaction": 1,
@@ -84,7 +86,7 @@ def _probe(identity: TransactionId) -> dict[str, Any]:
 
 
 def _aborted(error: CommandError) -> CommandError:
-    """The error for the router, not transient if a majority does not confirm the primary's answer."""
+    """Return the router's error, not transient if a majority does not confirm the primary's answer."""
     if "writeConcernError" in error.extra:
         return CommandError(error.code, _ABORTED, extra=error.extra)
     return CommandError(error.code, _ABORTED, labels=(TRANSIENT_TRANSACTION_ERROR,))
@@ -134,7 +136,7 @@ class TransactionCoordinators:
         self._gate.open()
 
     def end_term(self) -> None:
-        """Forget all. Coordinators were cancelled with their nursery; the next primary resumes them."""
+        """Discard all commits. Coordinators were cancelled with their nursery; the next primary resumes them."""
         self._gate.close()
         self._nursery = None
         self._running.clear()
@@ -187,7 +189,7 @@ class TransactionCoordinators:
         return tuple(self._running.values())
 
     async def commit(self, identity: TransactionId, participants: Sequence[str]) -> dict[str, Any]:
-        """Commit a transaction, or recover its outcome; returns the reply.
+        """Commit a transaction, or recover its outcome; return the reply.
 
         A new primary first resumes the commits in progress.
 
@@ -233,7 +235,7 @@ class TransactionCoordinators:
         return reply
 
     def _note_end(self, identity: TransactionId) -> None:
-        """End a transaction for migrations that wait for it; no command of the router has ended it."""
+        """End a transaction for waiting migrations, because no command of the router has ended it."""
         transaction = self._transactions.find(identity.session, identity.number)
         if transaction is not None:
             self._transactions.end(transaction)

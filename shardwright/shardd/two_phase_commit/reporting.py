@@ -40,7 +40,7 @@ class CommitStatistics:
         self._outcomes.add(f"{name}")
 
     def server_status(self) -> dict[str, Any]:
-        """The section ``twoPhaseCommitCoordinator`` of ``serverStatus``."""
+        """Return the section ``twoPhaseCommitCoordinator`` of ``serverStatus``."""
         steps = self._in_steps()
         return {
             "totalCreated": Int64(self.created),
