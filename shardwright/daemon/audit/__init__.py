@@ -1,5 +1,5 @@
-"""The audit log, which all daemons may write: its file, its events, and what they tell of connections.
+"""The audit log of all daemons: its file, its events, and their connections.
 
-Each daemon decides which clients' operations are events, and knows who has logged in.
+Each daemon decides which operations of clients are events, and supplies the authenticated users.
 May import the files beside it in `daemon`.
 """

@@ -1,6 +1,6 @@
-"""What events tell of the connection on which they happened.
+"""The connection fields of audit events.
 
-It is noted when a connection is opened, because a closed socket does not tell it any more.
+They are recorded when a connection is opened, because a closed socket no longer has its addresses.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 class AuditedConnections:
-    """The connections that are open."""
+    """The open connections."""
 
     def __init__(self) -> None:
         self._described: dict[int, dict[str, Any]] = {}
 
     def note_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
+        """Record a new connection."""
         self._described[client.id] = {
             "uuid": Binary.from_uuid(uuid4()),
             "local": _own(client),
@@ -26,11 +26,11 @@ class AuditedConnections:
         }
 
     def note_closed(self, client: ClientConnection) -> None:
-        """A client has gone, and all events of its connection have been written."""
+        """Remove a closed connection, after all its events have been written."""
         del self._described[client.id]
 
     def describe(self, client: ClientConnection) -> dict[str, Any]:
-        """``uuid``, the same in all events of a connection, and ``local`` and ``remote``, its addresses."""
+        """Return ``uuid``, the same in all events of a connection, and the addresses ``local`` and ``remote``."""
         return self._described[client.id]
 
 

@@ -1,6 +1,6 @@
-"""Writes to the collections of users and roles themselves, past the commands for users and roles. Pure.
+"""Direct writes to the collections of users and roles, instead of user and role commands. Pure.
 
-What an update makes of its documents is not known to a daemon: of those the collection and the kind are recorded.
+A daemon cannot see the result of an update, so its event has only the collection and the kind.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ DIRECT_WRITE: Final = "directAuthMutation"
 
 _ADMIN: Final = "admin"
 AUTH_COLLECTIONS: Final = frozenset({"admin.system.roles", "admin.system.users"})
-"""Where the users of a server are, with their credentials, and their roles."""
+"""The collections with a server's users, including credentials, and roles."""
 
 _OPERATIONS: Final[Mapping[str, str]] = {
     "insert": "insert",
@@ -24,24 +24,24 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "_mergeAuthzCollections": "command",
 }
 _MERGED_INTO: Final = {"tempUsersCollection": "admin.system.users", "tempRolesCollection": "admin.system.roles"}
-"""Into what ``_mergeAuthzCollections``, the command of mongorestore, merges the collections that its fields name."""
+"""Target collections of mongorestore's ``_mergeAuthzCollections``, by the field that names the source."""
 
 _SHOWN: Final = ("_id", "user", "role", "db", "roles", "privileges", "customData")
-"""The fields of a document that may be recorded as they are. Of credentials, only the mechanisms are."""
+"""Document fields that are recorded unchanged. Of credentials, only the mechanisms are recorded."""
 
 
 def may_write_directly(request: Request, name: str) -> bool:
-    """Whether a command may be such a write, as far as can be told at no cost."""
+    """Whether a command may be such a write, from a cheap check."""
     return name in _OPERATIONS and request.db == _ADMIN
 
 
 def direct_writes(request: Request, name: str, namespace: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of a write, none unless it is to one of the collections.
+    """Yield the events of a write, none unless it is to one of the collections.
 
     Args:
         request: a command for which `may_write_directly` is true.
-        name: of the command, without aliases.
-        namespace: of the request.
+        name: the command's name, without aliases.
+        namespace: the namespace of the request.
     """
     operation = _OPERATIONS[name]
     if operation == "command":

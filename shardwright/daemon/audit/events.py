@@ -1,8 +1,8 @@
 """The commands that are events of the audit log, and the recorded parameters. Pure.
 
-Names and parameters of events are MongoDB Enterprise's, which has none for some changes of sharding. An event is
-written when its command has ended, with the code of its error. Log-ins and log-outs are not here: what there is to tell
-of them is known to those who lead them.
+Names and parameters of events are MongoDB Enterprise's, which has none for some changes of sharding.
+An event is written when its command has ended, with the code of its error.
+Log-ins and log-outs are not here, because only the authentication code has their details.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.tls.subject_names import Subject, subject_text
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
-"""Its name and its parameters."""
+"""An event's name and parameters."""
 
 AUTHENTICATE: Final = "authenticate"
 LOGOUT: Final = "logout"
@@ -38,8 +38,8 @@ def is_event(request: Request, name: str, code: int) -> bool:
 
     Args:
         request: the command.
-        name: of the command, without aliases.
-        code: of its error, 0 if it has succeeded.
+        name: the command's name, without aliases.
+        code: its error code, 0 if it has succeeded.
     """
     if code == ErrorCode.Unauthorized or name in _SAME_NAME or name in _EVENTS or name in SHARDING_CHANGES:
         return True
@@ -47,13 +47,13 @@ def is_event(request: Request, name: str, code: int) -> bool:
 
 
 def events_of(request: Request, name: str, code: int, namespace: str) -> list[Event]:
-    """The events of a command that has ended; several if it is about several indexes.
+    """Return the events of a command that has ended; several if it concerns several indexes.
 
     Args:
         request: the command.
         name: as `is_event`.
         code: as `is_event`.
-        namespace: of the request.
+        namespace: the namespace of the request.
     """
     try:
         return list(_events(request, name, code, namespace))
@@ -62,16 +62,16 @@ def events_of(request: Request, name: str, code: int, namespace: str) -> list[Ev
 
 
 def log_in(user: UserName, mechanism: Any) -> Event:  # noqa: ANN401 - whatever a client sent
-    """The event that somebody has logged in by SCRAM, or has tried to by whatever mechanism."""
+    """Return the event of a log-in by SCRAM, or of a failed attempt by any mechanism."""
     return AUTHENTICATE, {**user.to_document(), "mechanism": mechanism}
 
 
 def certificate_log_in(request: Request, subject: Subject | None) -> Event:
-    """The event that somebody has sent ``authenticate``.
+    """Return the event of an ``authenticate`` command.
 
     Args:
         request: the command.
-        subject: of the client's certificate, which names the user if the command does not.
+        subject: the client certificate's subject, which is the user if the command names none.
     """
     named = subject_text(subject) if subject else None
     try:
@@ -82,12 +82,12 @@ def certificate_log_in(request: Request, subject: Subject | None) -> Event:
 
 
 def log_out(user: UserName, reason: str) -> Event:
-    """The event that somebody has logged out, or has gone without."""
+    """Return the event of a log-out or of a lost connection."""
     return LOGOUT, {"reason": reason, "initialUsers": [user.to_document()], "updatedUsers": []}
 
 
 def explicit_log_out(user: UserName, db: str) -> Event:
-    """The event that somebody has sent ``logout`` to a database."""
+    """Return the event of a ``logout`` command on a database."""
     return log_out(user, f"Client has explicitly logged out from '{db}'")
 
 
@@ -105,7 +105,7 @@ def _events(request: Request, name: str, code: int, namespace: str) -> Iterator[
 
 
 def _named(request: Request, name: str) -> dict[str, Any]:
-    """The parameters of an event about a user or a role."""
+    """Return the parameters of an event about a user or a role."""
     fields = {field: value_of(request, field) for field in _SAME_NAME[name]}
     return {
         **({_SUBJECTS[name]: first_of(request)} if name in _SUBJECTS else {}),
@@ -116,8 +116,8 @@ def _named(request: Request, name: str) -> dict[str, Any]:
 
 
 def _arguments(request: Request, namespace: str) -> dict[str, Any]:
-    """The command without secrets, and without what says nothing about it."""
-    if namespace in AUTH_COLLECTIONS:  # what it was to write there may be credentials
+    """Return the command without secrets and without fields unrelated to its meaning."""
+    if namespace in AUTH_COLLECTIONS:  # its arguments may be credentials
         return {request.name: first_of(request)}
     document = decode_document(shown_body(request))
     return {name: value for name, value in document.items() if name not in _NOT_IN_ARGUMENTS}
@@ -169,7 +169,7 @@ _SUBJECTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("createRole", "updateRole", "dropRole", "grantRolesToRole", "revokeRolesFromRole"), "role"),
     **dict.fromkeys(("grantPrivilegesToRole", "revokePrivilegesFromRole"), "role"),
 }
-"""What the first field of a command names."""
+"""The parameter name for the first field of a command."""
 
 _SAME_NAME: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("createUser", "updateUser"), ("customData", "roles")),
@@ -178,7 +178,7 @@ _SAME_NAME: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("grantPrivilegesToRole", "revokePrivilegesFromRole"), ("privileges",)),
     **dict.fromkeys(("dropUser", "dropAllUsersFromDatabase", "dropRole", "dropAllRolesFromDatabase"), ()),
 }
-"""Events about users and roles, which have the name of their command, with the fields that are recorded."""
+"""Events about users and roles, which have the name of their command, with the recorded fields."""
 
 _EVENTS: Final[Mapping[str, Callable[[Request, str], Iterator[Event]]]] = {
     "create": _create,

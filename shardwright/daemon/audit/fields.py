@@ -7,7 +7,7 @@ from shardwright.wire.request import Request
 
 
 def value_of(request: Request, name: str) -> Any:  # noqa: ANN401 - whatever a client sent
-    """The value of a field; a document sequence is an array outside of the body."""
+    """Return the value of a field; a document sequence is an array outside of the body."""
     for sequence in request.message.sequences:
         if sequence.name == name.encode():
             return [decode_document(document) for document in sequence.documents]
@@ -15,5 +15,5 @@ def value_of(request: Request, name: str) -> Any:  # noqa: ANN401 - whatever a c
 
 
 def first_of(request: Request) -> Any:  # noqa: ANN401 - whatever a client sent
-    """The value of the field that has the command's name."""
+    """Return the value of the field that has the command's name."""
     return request.get(request.name.encode())

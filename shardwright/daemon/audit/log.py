@@ -24,12 +24,12 @@ _PRIVATE: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Where events are written.
+    """Destination and filter of the audit log.
 
     Attributes:
         path: the file that events are appended to.
-        is_wanted: decides whether an event is recorded.
-        rotation: what a rotation does with the file, as with the daemon's own log.
+        is_wanted: whether an event is recorded.
+        rotation: handling of the file in a rotation, as for the daemon's own log.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class AuditOptions:
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> Self | None:
-        """The options in a command line; None if nothing is to be audited.
+        """Read the options of a command line; None if auditing is off.
 
         Raises:
             ValueError: the options do not fit together; the message is for the operator.
@@ -53,7 +53,7 @@ class AuditOptions:
 
 
 class AuditLog:
-    """Appends events to a file that belongs to its owner alone. Several processes may append to the same file.
+    """Appends events to a file that only its owner can read. Several processes may append to the same file.
 
     Attributes:
         file: the file.
@@ -67,7 +67,7 @@ class AuditLog:
         self.file = LogFile(options.path, options.rotation, _PRIVATE)
 
     def write(self, kind: str, parameters: dict[str, Any], result: int, participants: dict[str, Any]) -> None:
-        """Write an event, if it is wanted.
+        """Write an event, if the filter selects it.
 
         Args:
             kind: its ``atype``.
@@ -102,14 +102,14 @@ def check_audit(parsed: argparse.Namespace) -> None:
 
 
 def opened_audit_log(program: str, parsed: argparse.Namespace) -> AuditLog | None:
-    """The audit log of a process; None if nothing is to be audited.
+    """Open the audit log of a process; None if auditing is off.
 
     Args:
         program: its name, for errors.
         parsed: its options, which `check_audit` has accepted.
 
     Raises:
-        SystemExit: as `AuditLog`; the operator has read why.
+        SystemExit: as `AuditLog`; the reason has been printed.
     """
     options = AuditOptions.of(parsed)
     try:

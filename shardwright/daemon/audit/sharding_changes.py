@@ -1,4 +1,4 @@
-"""What is recorded of commands that change how data are spread over the cluster. Pure.
+"""The recorded parameters of commands that change how data is distributed over the cluster. Pure.
 
 MongoDB Enterprise has events for the first five; the others have the names of their commands.
 """
@@ -11,7 +11,7 @@ from shardwright.wire.request import Request
 
 
 def _of_namespace(*fields: str) -> Callable[[Request], dict[str, Any]]:
-    """What names a collection or a database in its first field, with what it was to become."""
+    """Return a function that records the first field as a namespace, with some other fields."""
     return lambda request: {"ns": first_of(request), **_present(request, *fields)}
 
 
@@ -58,4 +58,4 @@ SHARDING_CHANGES: Final[Mapping[str, Callable[[Request], dict[str, Any]]]] = {
     "configureCollectionBalancing": _of_namespace("chunkSize", "defragmentCollection", "enableAutoSplitter"),
     "setAllowMigrations": _of_namespace("allowMigrations"),
 }
-"""The parameters of the event, by command, which has the same name."""
+"""The parameters of each event, by the name of command and event."""

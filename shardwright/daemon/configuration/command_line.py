@@ -1,4 +1,4 @@
-"""The command line of a daemon, made from its options."""
+"""The command line of a daemon, generated from its options."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -11,11 +11,11 @@ from shardwright.daemon.configuration.option import Option, Program
 from shardwright.daemon.version import package_version
 
 HIDDEN: Final = "hidden"
-"""The section of options that programs give each other, which the help does not show."""
+"""The section of options between programs, which the help does not list."""
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Suggests the nearest option for one that does not exist."""
+    """A parser that suggests the nearest option for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
         """Explain the mistake and exit with status 2."""
@@ -29,12 +29,12 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def argument_parser(program: Program, hidden: Iterable[Option] = ()) -> OptionParser:
-    """The parser of a program's command line.
+    """Return the parser of a program's command line.
 
-    Its namespace has the checked text of each option that is given, and nothing for the others; a mapping has a list.
+    Its namespace has the checked text of each given option, as a list for a mapping, and no attribute for the others.
 
     Args:
-        program: whose options.
+        program: the program with the options.
         hidden: further options, which the help does not list.
     """
     parser = OptionParser(
@@ -82,7 +82,7 @@ def _add(parser: argparse._ActionsContainer, option: Option, help_text: str) -> 
 
 
 def _checked(option: Option) -> Callable[[str], str]:
-    """The text of a value, which the option can parse."""
+    """Return a function that checks that the option can parse a text, and returns the text."""
 
     def check(text: str) -> str:
         try:
@@ -95,5 +95,5 @@ def _checked(option: Option) -> Callable[[str], str]:
 
 
 def version_text(program: str) -> str:
-    """The line that ``--version`` prints."""
+    """Return the line that ``--version`` prints."""
     return f"{program} {package_version()} (Python {python_version()})"

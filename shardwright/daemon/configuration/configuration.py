@@ -1,4 +1,4 @@
-"""The configuration of one process: each option from the source that has precedence.
+"""The configuration of one process, with each option from the source that has precedence.
 
 The command line has precedence over the environment, and the environment over the file.
 """
@@ -32,7 +32,7 @@ _OF_OTHER_PROGRAMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The value that a source has for an option.
+    """An option's value from one source.
 
     Attributes:
         text: the value; of a mapping, one NAME=VALUE.
@@ -49,12 +49,12 @@ class Configuration:
 
     Attributes:
         program: the daemon.
-        values: all options by their attributes, parsed, with defaults.
-        given: those that a source sets; only mappings have several values.
+        values: all options by attribute, parsed, with defaults.
+        given: the values that sources set; only mappings have several.
         words: the command line.
         file: the path of the file; None if there is none.
-        wants_check: whether the process only has to check the configuration.
-        wants_print: whether it only has to print it.
+        wants_check: whether the process only checks the configuration.
+        wants_print: whether it only prints the configuration.
         warnings: for the log, about variables that may be misspelt.
     """
 
@@ -70,7 +70,7 @@ class Configuration:
     hidden: tuple[Option, ...] = ()
 
     def read_again(self, environment: Mapping[str, str] = os.environ) -> "Configuration":
-        """The configuration of the same command line with the file as it is now.
+        """Read the configuration again, from the same command line and the current file.
 
         Raises:
             OSError: the file cannot be read.
@@ -88,7 +88,7 @@ def configuration(
     parse_parameter: ParseParameter | None = None,
     hidden: tuple[Option, ...] = (),
 ) -> Configuration:
-    """The configuration of this process.
+    """Read the configuration of this process.
 
     Args:
         program: the daemon.
@@ -98,7 +98,7 @@ def configuration(
         hidden: see `argument_parser`.
 
     Raises:
-        SystemExit: it is not valid, or only help or version was wanted; the user has read why.
+        SystemExit: it is invalid, or only help or version was requested; the reason has been printed.
     """
     own = tuple(sys.argv[1:] if words is None else words)
     parser = argument_parser(program, hidden)
@@ -116,11 +116,11 @@ def configuration(
 
 
 def configuration_of_file(program: Program, path: Path) -> Configuration:
-    """The configuration of a daemon that has only a file; for programs that prepare or examine daemons.
+    """Read the configuration of a daemon from a file alone, for programs that prepare or examine daemons.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigurationError: it is not valid.
+        ConfigurationError: it is invalid.
     """
     words = ("--config", str(path))
     return _combined(program, words, argument_parser(program).parse_args(words), {}, None, ())
@@ -129,16 +129,16 @@ def configuration_of_file(program: Program, path: Path) -> Configuration:
 def configuration_of(
     program: Program, parsed: argparse.Namespace, environment: Mapping[str, str] | None = None
 ) -> Configuration:
-    """The configuration of a program whose options are parsed as a part of another command line.
+    """Read the configuration of a program whose options are part of another command line.
 
     Args:
-        program: whose options.
-        parsed: has the text of each option that is given, and may have ``config``.
+        program: the program with the options.
+        parsed: the texts of the given options, and ``config`` if given.
         environment: see `configuration`.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigurationError: it is not valid.
+        ConfigurationError: it is invalid.
     """
     return _combined(program, (), parsed, os.environ if environment is None else environment, None, ())
 
@@ -209,7 +209,7 @@ def _from_command_line(option: Option, parsed: argparse.Namespace) -> list[Given
 
 
 def _value(option: Option, given: Iterable[Given], parse_parameter: ParseParameter | None) -> Any:  # noqa: ANN401
-    """The value of an option, parsed."""
+    """Return the parsed value of an option."""
     values: list[Any] = []
     mistakes: list[str] = []
     for each in given:
@@ -227,7 +227,7 @@ def _value(option: Option, given: Iterable[Given], parse_parameter: ParseParamet
 
 
 def _misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables of the environment that nearly have the name of an option; others may belong to other programs."""
+    """Yield warnings about variables with nearly an option's name; others may belong to other programs."""
     known = {option.variable for program in PROGRAMS for option in program.options} | _OF_OTHER_PROGRAMS
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:

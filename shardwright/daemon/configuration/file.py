@@ -1,7 +1,8 @@
 """The configuration file: YAML in the form of mongos and mongod, with the line of every mistake.
 
-Values stay text until their options parse them, so that all sources accept the same. MongoDB's keys that have only one
-meaning here are accepted with that meaning (`FIXED`), and refused with a reason otherwise.
+Values stay text until their options parse them, so that all sources accept the same.
+MongoDB's keys that have only one meaning here are accepted with that meaning (`FIXED`), and refused with a reason
+otherwise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +25,10 @@ class FixedKey:
     """A key of MongoDB's files that has only one meaning here.
 
     Attributes:
-        accepted: the values that say what is so anyway, as text; empty if the key is never accepted, None if any value
-            is, because it makes no difference.
-        reason: why no other value is possible, and what to do instead.
+        accepted: the values that match the only behaviour, as text. Empty if the key is never accepted, None if any
+            value
+            is, because it has no effect.
+        reason: explanation of the restriction, with an alternative.
     """
 
     accepted: tuple[str, ...] | None
@@ -58,12 +60,12 @@ FIXED: Final[Mapping[str, FixedKey]] = {
     "auditLog.format": FixedKey(("JSON",), "the audit log is written as JSON"),
     "sharding.clusterRole": FixedKey((), "each daemon has one role"),
 }
-"""By path."""
+"""The fixed keys by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileValue:
-    """The value of an option in a file.
+    """An option's value in a file.
 
     Attributes:
         text: the value, as the option parses it; of a mapping one NAME=VALUE.
@@ -75,11 +77,11 @@ class FileValue:
 
 
 class ConfigurationError(ValueError):
-    """The configuration is not valid.
+    """The configuration is invalid.
 
     Attributes:
-        mistakes: what is wrong, one line each.
-        is_of_command_line: whether the usage of the command line explains it.
+        mistakes: the mistakes, one line each.
+        is_of_command_line: whether to print the usage of the command line too.
     """
 
     def __init__(self, mistakes: Iterable[str], *, is_of_command_line: bool = False) -> None:
@@ -91,7 +93,7 @@ class ConfigurationError(ValueError):
 def read_file(
     path: Path, program: Program, others: Iterable[Program] = (), name: str | None = None
 ) -> dict[str, list[FileValue]]:
-    """Read the options that a file sets, by their names; only mappings may have several values.
+    """Read the options that a file sets, by name; only mappings may have several values.
 
     Args:
         path: the file.
@@ -100,8 +102,8 @@ def read_file(
         name: the name of the file in errors; None for its path.
 
     Raises:
-        OSError: it cannot be read.
-        ConfigurationError: it is not YAML in UTF-8, has an unknown key, or lacks a value.
+        OSError: the file cannot be read.
+        ConfigurationError: the file is not YAML in UTF-8, has an unknown key, or lacks a value.
     """
     shown = name or str(path)
     try:
@@ -112,13 +114,13 @@ def read_file(
 
 
 def parse_text(text: str, name: str, program: Program, others: Iterable[Program] = ()) -> dict[str, list[FileValue]]:
-    """As `read_file`, for the text of a file with this name."""
+    """Parse the text of a file as `read_file` does."""
     root = compose(text, name)
     return {} if root is None else options_of(root, name, program, others)
 
 
 def compose(text: str, name: str) -> "yaml.Node | None":
-    """The nodes of YAML; None if it is empty.
+    """Return the nodes of YAML text; None if it is empty.
 
     Raises:
         ConfigurationError: it is not YAML.
@@ -138,7 +140,7 @@ def compose(text: str, name: str) -> "yaml.Node | None":
 def options_of(
     root: "yaml.Node", name: str, program: Program, others: Iterable[Program] = ()
 ) -> dict[str, list[FileValue]]:
-    """As `parse_text`, for a part of a file."""
+    """Parse a part of a file as `parse_text` does."""
     reader = _Reader(name, program, others)
     reader.read(root)
     if reader.mistakes:
@@ -198,7 +200,7 @@ class _Reader:
             self.found.setdefault(option.name, []).append(FileValue(prefix + text, self._where(key)))
 
     def _text(self, path: str, key: "yaml.Node", value: "yaml.Node", option: Option) -> str | None:
-        """The text of a value; None after a mistake."""
+        """Return the text of a value; None after a mistake."""
         import yaml
 
         if not isinstance(value, yaml.ScalarNode):
@@ -247,7 +249,7 @@ class _Reader:
 
 
 def nearest_path(path: str, known: Iterable[str]) -> str | None:
-    """The known path that a misspelt one most likely means; None if no one is near.
+    """Return the known path that a misspelt one most likely means; None if there is no near one.
 
     A key in the wrong section is found by its last word.
     """
@@ -261,14 +263,14 @@ def nearest_path(path: str, known: Iterable[str]) -> str | None:
 
 
 def _sections_of(path: str) -> Iterator[str]:
-    """The sections that a path is in."""
+    """Yield the sections that contain a path."""
     words = path.split(".")
     for count in range(1, len(words)):
         yield ".".join(words[:count])
 
 
 def scalar_text(node: "yaml.ScalarNode") -> str:
-    """The text of a value as options parse it."""
+    """Return the text of a value as options parse it."""
     if node.tag == f"{_PLAIN}bool":
         return "true" if node.value.lower() in ("true", "yes", "on") else "false"
     return str(node.value)

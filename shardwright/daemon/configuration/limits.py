@@ -1,4 +1,4 @@
-"""The options for limits: of connections, of time, of unread replies, and of clients that have not logged in."""
+"""Options for limits: connections, times, unread replies, and clients that have not logged in."""
 
 from typing import Final
 

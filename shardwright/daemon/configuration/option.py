@@ -33,7 +33,7 @@ class ValueType:
     metavar: str
 
     def in_file(self, text: str) -> str | int | float | bool:
-        """The value of valid text as a file has it."""
+        """Convert valid text to the value in a file."""
         kind = self.schema.get("type")
         if kind == "boolean":
             return parse_boolean(text)
@@ -54,12 +54,12 @@ ADDRESSES: Final = ValueType(parse_addresses, {"type": "string"}, "ADDRESSES")
 
 
 def text_type(parse: Callable[[str], Any], metavar: str) -> ValueType:
-    """The type of text with a format of its own."""
+    """Return the type of text with a special format."""
     return ValueType(parse, {"type": "string"}, metavar)
 
 
 def choice(values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> ValueType:
-    """The type of a value that has to be one of several words.
+    """Return the type of a value that is one of several words.
 
     Args:
         values: the values by their words.
@@ -82,13 +82,12 @@ class Option:
     Attributes:
         name: on the command line, without dashes.
         path: in a file, with dots between the levels.
-        type: of the value.
         help: one sentence, without its default.
-        default: the text of the value that it has if no source sets it; None if it has ``unset`` then.
-        unset: the value without ``default``.
-        default_text: describes what happens without a value; None if ``default`` says it.
+        default: the text of the default value; None if ``unset`` is the default.
+        unset: the default without ``default``.
+        default_text: describes the behaviour without a value; None if ``default`` is clear enough.
         section: the heading under which help and reference list it.
-        is_required: whether some source has to set it.
+        is_required: whether a source must set it.
         is_reloadable: whether SIGHUP applies a changed value to a running daemon.
         is_mapping: whether it may be given several times, as NAME=VALUE; in a file it is a mapping.
     """
@@ -117,11 +116,11 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """The default as text for people."""
+        """The default for help and reference."""
         return "required" if self.is_required else self.default_text or self.default or "none"
 
     def default_value(self) -> Any:  # noqa: ANN401 - values of all types
-        """The value that it has if no source sets it."""
+        """Return the value of the option if no source sets it."""
         return self.unset if self.default is None else self.type.parse(self.default)
 
 
@@ -130,7 +129,7 @@ class Program:
     """A daemon's program and its options.
 
     Attributes:
-        name: of the command.
+        name: the command.
         description: one sentence.
         options: in the order of the help.
         cluster_role: the value of ``sharding.clusterRole`` in its file; None if it has no role.
@@ -145,12 +144,12 @@ class Program:
     def of(
         cls, name: str, description: str, port: int, options: tuple[Option, ...], cluster_role: str | None = None
     ) -> "Program":
-        """A program whose option ``port`` has its own default."""
+        """Build a program with a different default for the option ``port``."""
         own = (replace(each, default=str(port)) if each.name == "port" else each for each in options)
         return cls(name, description, tuple(own), cluster_role)
 
     def option(self, name: str) -> Option:
-        """The option of that name.
+        """Return the option of that name.
 
         Raises:
             KeyError: there is none.

@@ -1,4 +1,4 @@
-"""The configuration of a process that is to run: checked as a whole, printed, and read again."""
+"""The configuration of a process about to run: checked as a whole, printed, and read again."""
 
 import argparse
 import sys
@@ -30,7 +30,7 @@ def process_configuration(
     parse_parameter: ParseParameter | None = None,
     hidden: tuple[Option, ...] = (),
 ) -> Configuration:
-    """The configuration of a process that is to run.
+    """Read and check the configuration of a process about to run.
 
     Args:
         program: the daemon.
@@ -40,7 +40,7 @@ def process_configuration(
         hidden: see `argument_parser`.
 
     Raises:
-        SystemExit: it is not valid, or was only to be checked or printed.
+        SystemExit: it is invalid, or was only to be checked or printed.
     """
     found = configuration(program, words, parse_parameter=parse_parameter, hidden=hidden)
     try:
@@ -59,7 +59,7 @@ def process_configuration(
 
 
 def introduction(found: Configuration) -> Introduction:
-    """The first line of the log."""
+    """Return the first line of the log."""
     return Introduction(package_version(), flat_options(found), found.warnings)
 
 
@@ -76,11 +76,11 @@ class Rereading:
         self._check = check
 
     def __call__(self) -> Reread:
-        """What has changed since the last time.
+        """Return the changes since the last call.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the configuration is not valid any more; what was applied stays.
+            ValueError: the configuration is not valid any more; the applied one stays.
         """
         before, after = self._applied, self._applied.read_again()
         check_exposure(after.values)
@@ -96,13 +96,13 @@ class Rereading:
 
 
 def _texts(found: Configuration, option: Option) -> list[str]:
-    """The texts of an option's values, from wherever they come."""
+    """Return the texts of an option's values, from any source."""
     texts = [each.text for each in found.given.get(option.name, ())]
     return texts if texts or option.default is None else [option.default]
 
 
 def _check_files(program: Program, values: argparse.Namespace) -> None:
-    """Refuse files of keys and certificates with which the daemon would not start."""
+    """Refuse key and certificate files with which the daemon would not start."""
     try:
         check_exposure(values)
         sockets = frozenset({values.mongod_socket} if getattr(values, "mongod_tls", False) else ())

@@ -29,7 +29,7 @@ _HEAD: Final = """\
 
 
 def schema(program: Program) -> dict[str, Any]:
-    """The JSON schema of a daemon's file."""
+    """Build the JSON schema of a daemon's file."""
     root = _section()
     for option in program.options:
         value: dict[str, Any] = (
@@ -53,12 +53,12 @@ def schema(program: Program) -> dict[str, Any]:
 
 
 def schema_text(program: Program) -> str:
-    """The schema as the contents of its file."""
+    """Return the schema as the contents of its file."""
     return json.dumps(schema(program), indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
-    """The page of the documentation."""
+    """Return the page of the documentation."""
     options = {option.name: option for program in PROGRAMS for option in program.options}
     sections: dict[str, list[Option]] = {}
     for option in options.values():
@@ -105,7 +105,7 @@ def _section() -> dict[str, Any]:
 
 
 def _at(root: dict[str, Any], path: str) -> dict[str, Any]:
-    """The part of a schema for a path; an empty one if there is none yet."""
+    """Return the part of a schema for a path, or an empty one."""
     found = root
     for name in path.split("."):
         found = found.get("properties", {}).get(name, {})
@@ -120,7 +120,7 @@ def _put(root: dict[str, Any], path: str, value: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Write the page and the schemas into the folder that is given; returns the exit code."""
+    """Write the page and the schemas into the given folder; return the exit code."""
     docs = Path(sys.argv[1])
     (docs / PAGE).write_text(page(), encoding="utf-8")
     (docs / SCHEMAS).mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """Files with lists and freely named sections: their shape as data, read with the line of every mistake.
 
-The files of the daemons have options at fixed paths (`file`). A shape describes a file that is nested in any way. Its
-values are parsed by the same types.
+The files of the daemons have options at fixed paths (`file`). A shape describes a file with any nesting.
+Its values are parsed by the same types.
 """
 
 from collections.abc import Callable, Mapping
@@ -85,7 +85,7 @@ class Located:
     """A parsed value, a list or a section of such values, with its place.
 
     Attributes:
-        value: what a leaf's type makes of its text; of a list a tuple, of a section a dictionary.
+        value: the parsed value of a leaf, a tuple for a list, a dictionary for a section.
         where: ``file:line``, for errors.
     """
 
@@ -93,12 +93,12 @@ class Located:
     where: str
 
     def __getitem__(self, key: str) -> "Located":
-        """The part of a section with this key."""
+        """Return the part of a section with this key."""
         found: Located = self.value[key]
         return found
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - values of all types
-        """The value of a key; the default if the section does not have it."""
+        """Return the value of a key; the default if the section does not have it."""
         return self.value[key].value if key in self.value else default
 
 
@@ -107,8 +107,8 @@ def read_shape(text: str, name: str, shape: Section) -> Located:
 
     Args:
         text: its text.
-        name: of the file, for errors.
-        shape: what it may contain.
+        name: the name of the file, for errors.
+        shape: its permitted contents.
 
     Raises:
         ConfigurationError: it is not YAML, or does not have that shape; with all mistakes.
@@ -131,7 +131,7 @@ class _ShapeReader:
     mistakes: list[str] = field(default_factory=list)
 
     def read(self, node: "yaml.Node", shape: Shape, path: str) -> Located:
-        """The value of a node; after a mistake, which is recorded, one without meaning."""
+        """Return the value of a node; after a mistake, which is recorded, a placeholder."""
         where = f"{self.name}:{node.start_mark.line + 1}"
         match shape:
             case Leaf():
@@ -225,11 +225,11 @@ def _plain(node: "yaml.Node") -> Any:  # noqa: ANN401 - values of all types
 
 
 def shape_schema(shape: Shape, schema_of_program: Callable[[Program], dict[str, Any]]) -> dict[str, Any]:
-    """The JSON schema of a shape.
+    """Return the JSON schema of a shape.
 
     Args:
         shape: the shape.
-        schema_of_program: the schema of a daemon's file.
+        schema_of_program: returns the schema of a daemon's file.
     """
     match shape:
         case Leaf():

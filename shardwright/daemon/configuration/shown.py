@@ -1,6 +1,6 @@
-"""What a process shows of its configuration: as a file, in ``getCmdLineOpts`` and in its log.
+"""Displays of a process's configuration: as a file, in ``getCmdLineOpts`` and in its log.
 
-No option holds a secret: passwords and keys stand in files, and options only name these.
+No option holds a secret: passwords and keys are in files, and options only name these.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from shardwright.daemon.configuration.option import Option
 
 
 def nested_options(configuration: Configuration) -> dict[str, Any]:
-    """The options that are given, as sections, like ``parsed`` of ``getCmdLineOpts``; server parameters are text."""
+    """Return the given options as sections, like ``parsed`` of ``getCmdLineOpts``; server parameters are text."""
     document: dict[str, Any] = {} if configuration.file is None else {"config": str(configuration.file)}
     for option, value in _given(configuration):
         put_path(document, option.path, value)
@@ -19,12 +19,12 @@ def nested_options(configuration: Configuration) -> dict[str, Any]:
 
 
 def flat_options(configuration: Configuration) -> dict[str, Any]:
-    """The options that are given, by name, for the log."""
+    """Return the given options by name, for the log."""
     return {option.name: value for option, value in _given(configuration)}
 
 
 def as_file(configuration: Configuration) -> str:
-    """The configuration as a file that has the same effect, with defaults."""
+    """Return the configuration as a file that has the same effect, with defaults."""
     import yaml
 
     document: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def _given(configuration: Configuration) -> Iterator[tuple[Option, Any]]:
 
 
 def put_path(document: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - values of all types
-    """Set the value at a path of a document; a mapping is added to what is there."""
+    """Set the value at a path of a document; a mapping is merged into an existing one."""
     *sections, name = path.split(".")
     for section in sections:
         document = document.setdefault(section, {})

@@ -1,4 +1,4 @@
-"""The table of all options of the daemons, from which their command lines, files, schemas and reference pages come.
+"""The table of all options of the daemons, the source of command lines, files, schemas and reference pages.
 
 Names in files are as in mongos and mongod if they have the option; otherwise they begin with ``shardwright``.
 """

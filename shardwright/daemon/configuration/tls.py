@@ -1,4 +1,4 @@
-"""The options for TLS, with the meanings and the names in files of MongoDB's options."""
+"""Options for TLS, with the meanings and file names of MongoDB's options."""
 
 from typing import Final
 
