@@ -1,8 +1,9 @@
-"""Who may send what to a sidecar whose mongod has access control.
+"""Authorization of requests to a sidecar whose mongod has access control.
 
-Clients log in at the mongod, through the sidecar, and the mongod decides what they may do. Two things it cannot
-decide: requests that only the cluster itself may send, and commands that the daemon answers itself. The mongod is
-asked who a client is after each exchange of a log-in; no address, socket or field of a request says so.
+Clients log in at the mongod, through the sidecar, and the mongod checks their privileges.
+It cannot check requests that only the cluster itself may send, and commands that the daemon answers itself.
+After each step of a log-in the daemon queries the mongod for the client's identity; no address, socket or request field
+determines it.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,15 +46,16 @@ class Needed:
 
     Attributes:
         action: the action.
-        on_collection: it is needed on the collection that the first field names with its database; otherwise on the
-            cluster.
+        on_collection: whether it is needed on the collection named by the first field as ``db.collection``; otherwise
+            on
+            the cluster.
     """
 
     action: str
     on_collection: bool = False
 
     def resource(self, request: Request) -> Resource:
-        """On what a request needs the action."""
+        """Return the resource on which a request needs the action."""
         if not self.on_collection:
             return CLUSTER
         db, _, collection = request.collection.partition(".")
@@ -73,12 +75,12 @@ class SidecarCommand(Command[Handler], Generic[Handler]):
 
 
 class SidecarAccess:
-    """Checks the requests of clients before the daemon or its mongod acts on them.
+    """Checks the requests of clients before the daemon or its mongod executes them.
 
     Args:
         own_commands: the commands that the daemon answers itself.
-        answers_itself: whether the daemon answers a request of a user itself.
-        text_of: a request as errors show it.
+        answers_itself: whether the daemon answers a user's request itself.
+        text_of: formats a request for errors.
         advances_oplog: whether the daemon writes a no-op for a request.
     """
 
@@ -95,7 +97,7 @@ class SidecarAccess:
         self._advances_oplog = advances_oplog
 
     async def admit(self, upstream: Upstream, request: Request) -> Request:
-        """Check a request of a client who is not a part of the cluster; returns what is to be executed.
+        """Check a request of a client outside of the cluster; return the request to execute.
 
         Raises:
             CommandError: Unauthorized; as `_check_cluster_time`.
@@ -120,18 +122,19 @@ class SidecarAccess:
         return request if user is None else with_owner_of_session(request, user)
 
     async def learn_user(self, upstream: Upstream, *, has_certificate: bool = False) -> None:
-        """Ask the mongod who is authenticated on a client's connection. Until then the connection serves no commands.
+        """Query the mongod for the user of a client's connection, which serves no commands until then.
 
-        A mongod that came to mode ``x509`` while it ran takes the key until it restarts; this daemon does not.
+        A mongod switched to mode ``x509`` at run time accepts the key until it restarts; this daemon does not.
 
         Args:
             upstream: the connection.
-            has_certificate: the client has proven by its certificate that it belongs to the cluster.
+            has_certificate: whether the client has proven by its certificate that it belongs to the cluster.
 
         Raises:
             BackendError: the mongod is gone.
             CommandError: the mongod refuses to answer; AuthenticationFailed, the client has logged in with a key that
-                counts no longer. The client is disconnected after either.
+                is no
+                longer valid. The client is disconnected after either.
         """
         was_internal = self.is_internal(upstream)
         try:
@@ -148,14 +151,14 @@ class SidecarAccess:
         upstream.note_user(user, info["authenticatedUserRoles"])
 
     async def with_signed_times(self, upstream: Upstream, request: Request, reply: bytes) -> bytes:
-        """A reply to a user whom the daemon itself has answered, with the times that the mongod tells the user.
+        """Replace the times in a daemon's own reply to a user by the times that the mongod sends to the user.
 
-        The daemon's own times are for members of the cluster: they are unsigned, so no server would accept them from
-        the user, and they include the times of the catalog.
+        The daemon's times are for members of the cluster.
+        They are unsigned, so no server would accept them from the user, and they include the times of the catalog.
 
         Args:
             upstream: the connection.
-            request: what the user has sent.
+            request: the user's request.
             reply: the frame of a reply to any request.
 
         Raises:
@@ -171,13 +174,13 @@ class SidecarAccess:
         return reply_document(request.message.request_id, told)
 
     def as_sent(self, request: Request, reply: bytes) -> bytes:
-        """A reply of the mongod that says that a user may not run a command, with the command as the user has sent it.
+        """Restore the user's command in the mongod's reply that a user may not run it.
 
-        What the mongod shows has the owner of the session in it, and stages that the daemon has added.
+        The mongod's text includes the owner of the session, and stages that the daemon has added.
 
         Args:
-            request: what the user has sent.
-            reply: the frame of a reply that says ``ok: 0``.
+            request: the user's request.
+            reply: the frame of a reply that has ``ok: 0``.
         """
         document = decode_document(response_body(reply))
         if not str(document.get("errmsg", "")).startswith(_REFUSAL.format(request.db)):
@@ -207,23 +210,24 @@ class SidecarAccess:
 
 
 async def _check_cluster_time(upstream: Upstream, request: Request) -> None:
-    """Have the mongod check the time that a user gossips, before the daemon uses it for the user.
+    """Make the mongod check the cluster time that a user sends, before the daemon uses it for the user.
 
-    The daemon acts as a part of the cluster, from which a mongod takes any time. So it may not pass one on that the
-    mongod would not take from the user. The times of requests that only the mongod executes are checked with them.
+    The daemon acts as a part of the cluster, from which a mongod accepts any time.
+    So it must not forward a time that the mongod would not accept from the user.
+    The times of requests that only the mongod executes are checked with the request.
 
     Raises:
         CommandError: KeyNotFound, TimeProofMismatch or ClusterTimeFailsRateLimiter; the field is malformed.
         BackendError: the mongod is gone.
     """
     kind, _, start, _ = request.fields[_CLUSTER_TIME]
-    if kind == OBJECT:  # anything else is refused by the mongod
+    if kind == OBJECT:  # the mongod refuses anything else
         refuse_repeated_fields(request.body, start, "$clusterTime")
     await upstream.command("admin", {"ping": 1, "$clusterTime": request.get(_CLUSTER_TIME)})
 
 
 def may_log_in(request: Request) -> bool:
-    """Whether a request may change who is logged in on its connection."""
+    """Whether a request may change the user of its connection."""
     return request.name in _LOG_INS or (request.name in HELLO_NAMES and SPECULATIVE in request.fields)
 
 

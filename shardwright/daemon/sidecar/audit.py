@@ -1,7 +1,7 @@
-"""The audit log of a sidecar: what users do who connect to it, and who tries to log in.
+"""The audit log of a sidecar: operations of users who connect to it, and log-in attempts.
 
-What members of the cluster do is not recorded here: they act for users of routers, whose audit logs tell. Only a
-log-in as a member that fails is an event.
+Operations of cluster members are not recorded here, because they act for users of routers, which have audit logs.
+Of members, only a failed log-in is an event.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -40,15 +40,15 @@ _SHUTDOWN: Final = "shutdown"
 
 @dataclass(slots=True)
 class _Exchange:
-    """A request and what has become of it.
+    """A request and its outcome.
 
     Attributes:
-        client: who has sent it.
+        client: the sender.
         upstream: the client's connection to the mongod.
         request: the command.
         before: the user before the command.
         reply: its reply, if there is one.
-        code: of its error, 0 if it has succeeded.
+        code: its error code, 0 if it has succeeded.
     """
 
     client: ClientConnection
@@ -59,7 +59,7 @@ class _Exchange:
     code: int = ErrorCode.Interrupted
 
     def note_reply(self, reply: bytes | None) -> None:
-        """Note how it has ended. A proof that wants no reply has failed unless somebody has logged in by it."""
+        """Record the outcome. A proof without a reply has failed unless it has changed the user."""
         self.reply = reply
         if reply is None and self.request.name == SASL_CONTINUE and self.upstream.user == self.before:
             self.code = ErrorCode.AuthenticationFailed
@@ -67,7 +67,7 @@ class _Exchange:
             self.code = int(decode_reply(reply).get("code", 0)) if reply is not None and has_failed(reply) else 0
 
     def ends_conversation(self) -> bool:
-        """Whether this was the last step of a log-in by SCRAM, as it is if it has failed."""
+        """Whether this was the last step of a SCRAM log-in, including any failed step."""
         if self.request.name == SASL_START:
             return self.code != 0
         if self.request.name != SASL_CONTINUE:
@@ -79,8 +79,8 @@ class SidecarAudit:
     """Writes the events of one sidecar under access control.
 
     Args:
-        log: where to.
-        namespace_of: the namespace of a request.
+        log: the audit log.
+        namespace_of: returns the namespace of a request.
     """
 
     def __init__(self, log: AuditLog, namespace_of: Callable[[Request], str]) -> None:
@@ -96,13 +96,13 @@ class SidecarAudit:
         request: Request,
         answer: Callable[[], Awaitable[bytes | None]],
     ) -> bytes | None:
-        """Answer a request and write its events; returns the reply.
+        """Answer a request and write its events; return the reply.
 
         Args:
-            client: who has sent it: a user, or somebody who may be about to log in.
+            client: the sender: a user, or a client that may be about to log in.
             upstream: the client's connection to the mongod.
-            request: as it was sent.
-            answer: answers it. What it raises, this does too.
+            request: the unchanged request.
+            answer: answers it. Its exceptions are propagated.
         """
         exchange = _Exchange(client, upstream, request, before=upstream.user)
         try:
@@ -122,11 +122,11 @@ class SidecarAudit:
             self._write(exchange)
 
     def note_opened(self, client: ClientConnection) -> None:
-        """A client has connected."""
+        """Record a new client."""
         self._connections.note_opened(client)
 
     def note_closed(self, client: ClientConnection, upstream: Upstream) -> None:
-        """Write that a user has gone without logging out."""
+        """Write an event if a user disconnects without a log-out."""
         user = upstream.user
         if user is not None and not user.is_internal:
             self._log.write(*log_out(user, DISCONNECTED), 0, self._participants(client, upstream))
@@ -153,7 +153,7 @@ class SidecarAudit:
         return events_of(request, name, exchange.code, self._namespace_of(request))
 
     def _log_ins(self, exchange: _Exchange) -> Iterator[Event]:
-        """The end of a log-in, or a log-out; the steps before are no events."""
+        """Yield the event of a completed log-in or a log-out; the steps before are not events."""
         request, before, present = exchange.request, exchange.before, exchange.upstream.user
         if request.name == AUTHENTICATE:
             if exchange.code:  # otherwise it was a member

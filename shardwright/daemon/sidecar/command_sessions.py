@@ -1,9 +1,9 @@
-"""Executing commands of another daemon only once, and not at all if they arrive late.
+"""Executing commands of another daemon only once, and not at all if they are delayed.
 
-The sender names a session and raises its transaction number before each attempt. The receiver records executions as
-retryable writes, as MongoDB does: mongod's own session table, which is replicated, keeps the last number that was
-executed. So a command that was delayed while its sender tried again or finished is refused, and cannot harm what was
-created since.
+The sender names a session and raises its transaction number before each attempt.
+The receiver records executions as retryable writes, as MongoDB does.
+mongod's own session table, which is replicated, keeps the last executed number.
+So a command that was delayed while its sender retried or finished is refused, and cannot damage newer objects.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,7 +47,7 @@ class CommandSession:
 
     @classmethod
     def of(cls, request: Request) -> Self | None:
-        """The session of a request; None if it has none, in which case it is always executed.
+        """Return the session of a request; None if it has none, in which case it is always executed.
 
         Raises:
             CommandError: TypeMismatch or InvalidUUID, the session is malformed.
@@ -68,7 +68,7 @@ class CommandSession:
         """Whether the command has been executed.
 
         Raises:
-            CommandError: TransactionTooOld, a later one has been; or an error of mongod.
+            CommandError: TransactionTooOld, a later one has been executed; or an error of mongod.
             BackendError: mongod does not answer.
         """
         last = await last_executed(mongod, self.id)
@@ -102,7 +102,7 @@ class CommandSession:
 
 
 async def last_executed(mongod: Commands, session: Binary) -> int:
-    """The transaction number of the last command of a session that has been executed; -1 if none has.
+    """Return the transaction number of the last executed command of a session; -1 if there is none.
 
     Args:
         mongod: the mongod that keeps the record.
@@ -118,11 +118,11 @@ async def last_executed(mongod: Commands, session: Binary) -> int:
 
 
 async def execute_once(mongod: Commands, session: CommandSession | None, work: Callable[[], Awaitable[None]]) -> None:
-    """Run ``work`` unless it has been executed already. The caller lets commands about one subject run one by one.
+    """Run ``work`` unless it has been executed already. The caller serializes commands about one subject.
 
     Args:
         mongod: the mongod that keeps the record.
-        session: of the command; without one it is always executed.
+        session: the command's session; without one it is always executed.
         work: executes the command; if that fails, the command may be repeated.
 
     Raises:

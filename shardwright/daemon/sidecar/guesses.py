@@ -1,6 +1,6 @@
-"""Guessing passwords at a sidecar is as slow as at a router, although the mongod behind it verifies them.
+"""Delays against password guessing at a sidecar, as at a router, although the mongod verifies the passwords.
 
-The mongod refuses a user whom it does not know at the first step of a conversation, which counts as a failure too.
+The mongod refuses an unknown user at the first step of a conversation, which counts as a failure too.
 """
 
 import trio
@@ -13,13 +13,13 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 class Guesses:
-    """Delays the proofs of those who have failed before."""
+    """Delays the proofs of clients that have failed before."""
 
     def __init__(self) -> None:
         self._failed = FailedLogIns()
 
     async def wait(self, client: ClientConnection, upstream: Upstream, request: Request) -> None:
-        """Note who begins to log in; wait before a proof is passed on."""
+        """Record the user at the start of a log-in; wait before a proof is forwarded."""
         attempt = Attempt.of(request)
         if attempt is not None:
             upstream.attempt = attempt.user
@@ -27,7 +27,7 @@ class Guesses:
             await trio.sleep(self._failed.delay_seconds(upstream.attempt, _address(client)))
 
     def note(self, client: ClientConnection, upstream: Upstream, request: Request, *, has_failed: bool) -> None:
-        """Note how a step of a log-in has ended."""
+        """Record the outcome of a log-in step."""
         if upstream.attempt is None or request.name not in (SASL_START, SASL_CONTINUE):
             return
         if has_failed:

@@ -1,4 +1,4 @@
-"""The mongod's ``hello`` with the daemons' addresses, kept current, and the replies to clients that ask for it."""
+"""The mongod's current ``hello`` with the daemons' addresses, and the replies to clients' hello requests."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from shardwright.wire.transport.replica_set import answered_before
 Result = TypeVar("Result")
 
 SILENT_PRIMARY: Final = "silentPrimary"
-"""Our own field of hello: the mongod that is primary, if this daemon misses the one in front of it."""
+"""Our extra field of hello: the mongod of a primary whose daemon is silent, in this daemon's view."""
 
 
 class HelloMirror:
@@ -44,13 +44,13 @@ class HelloMirror:
     Args:
         mongod_address: address of the local mongod.
         sidecar_address: address of this daemon.
-        extensions: the extensions of MongoDB's protocol that the daemon understands, announced to routers in hello.
+        extensions: the daemon's extensions of MongoDB's protocol, announced to routers in hello.
 
     Attributes:
         hello: mongod's newest reply; None while mongod can't be reached.
         version: counts the changes that clients can see.
         term: the term in which the mongod is primary; None if it is not.
-        silent_primary: the mongod that is primary, if its daemon has not answered for long (`primary_watch`).
+        silent_primary: the mongod of a primary whose daemon has not answered for long (`primary_watch`).
     """
 
     def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
@@ -73,13 +73,13 @@ class HelloMirror:
 
     @property
     def other_members(self) -> list[str]:
-        """The addresses of the other mongods of the set that clients may read from; none while mongod is away."""
+        """The addresses of the set's other mongods that clients may read from; none while mongod is away."""
         hello = self.hello or {}
         return [each for each in (*hello.get("hosts", ()), *hello.get("passives", ())) if each != hello.get("me")]
 
     @property
     def unmapped_members(self) -> set[str]:
-        """The mongods of the set whose daemons are not known."""
+        """The mongods of the set without a registered daemon."""
         return unmapped_members(self.hello, self._sidecars) if self.hello else set()
 
     @property
@@ -90,17 +90,16 @@ class HelloMirror:
         return None if hello is None else release_refusal(hello) or set_up_error(hello, mongod, daemon)
 
     def observe(self, hello: Mapping[str, Any]) -> None:
-        """Process a hello of mongod; one that is older than the known one is ignored, since replies may race.
+        """Process a hello of mongod; an older one than the stored one is ignored, since replies may race.
 
-        A hello of another mongod process is ignored too, since it may be from one that has ended and have waited in a
-        socket.
+        A hello of another mongod process is ignored too. It may have waited in a socket since that process ended.
         """
         known = self.hello
         if known is not None and known["topologyVersion"]["processId"] == hello["topologyVersion"]["processId"]:
             self.meet(hello)
 
     def meet(self, hello: Mapping[str, Any]) -> None:
-        """As `observe`, for a hello that was requested just now, and so comes from the running mongod process."""
+        """Process a hello requested just now, which therefore comes from the running mongod process."""
         if not _is_older(hello, self.hello):
             self._know(hello)
 
@@ -117,7 +116,7 @@ class HelloMirror:
             self._publish()
 
     def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """A hello of mongod as a client sees it."""
+        """Convert a hello of mongod to a client's view."""
         seen = _without_version(rewrite_hello(hello, self._sidecars))
         error = self.set_up_error
         failures = {SET_UP_ERROR: error, SILENT_PRIMARY: self.silent_primary}
@@ -125,10 +124,11 @@ class HelloMirror:
         return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **shown}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
-        """The newest hello for a client whose request was not sent to mongod; None while mongod can't be reached.
+        """Return the newest hello for a request that was not sent to mongod; None while mongod can't be reached.
 
-        It has no cluster time: the mongod has signed that for whom it has answered, and not at all for the daemon. A
-        driver would gossip it on behalf of a user, from whom a server with an earlier clock takes signed times only.
+        It has no cluster time: mongod signs the time for the client that it answers, and not at all for the daemon.
+        A driver would gossip the time on behalf of a user, from whom a server with an earlier clock accepts only signed
+        times.
         """
         if self.hello is None:
             return None
@@ -140,13 +140,13 @@ class HelloMirror:
         return reply
 
     def begin_quiesce(self, seconds: float) -> None:
-        """From now on, tell clients that the daemon shuts down in some seconds, in place of what mongod says."""
+        """Announce to clients that the daemon shuts down in some seconds, instead of mongod's state."""
         self._quiesce_ends = trio.current_time() + seconds
         self.version = self.version.bumped()
         self._announce_change()
 
     def check_not_quiescing(self) -> None:
-        """Refuse a hello in quiesce mode, so that clients go elsewhere.
+        """Refuse a hello in quiesce mode, so that clients select another member.
 
         Raises:
             CommandError: ShutdownInProgress.
@@ -160,11 +160,11 @@ class HelloMirror:
             )
 
     async def wait_for_change(self) -> None:
-        """Wait until what clients see changes, or mongod is lost or found."""
+        """Wait until a client would see a change, or mongod is lost or found."""
         await self._changed.wait()
 
     async def while_primary(self, primary: str, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of a request to the primary of the set, which may be frozen.
+        """Return the result of a request to the primary of the set, which may be frozen.
 
         Args:
             primary: the mongod that is primary.
@@ -219,7 +219,7 @@ def _without_version(hello: dict[str, Any]) -> dict[str, Any]:
 
 
 _OF_ONE_CLIENT: Final = frozenset({"saslSupportedMechs", "speculativeAuthenticate"})
-"""Fields of a reply that are about the client who asked."""
+"""Reply fields for the requesting client alone."""
 
 __all__ = ["HELLO_NAMES", "answer_hello"]
 
@@ -227,11 +227,11 @@ __all__ = ["HELLO_NAMES", "answer_hello"]
 async def answer_hello(
     mirror: HelloMirror, upstream: Upstream, client: ClientConnection, request: Request
 ) -> bytes | None:
-    """The reply frame to a hello in any spelling; None if mongod is gone, because then there is nothing to report.
+    """Return the reply frame to a hello in any spelling; None if mongod is gone and there is nothing to report.
 
     Raises:
         CommandError: the request is malformed; ShutdownInProgress, the daemon is in quiesce mode.
-        BackendError: mongod could not be asked.
+        BackendError: mongod could not be queried.
     """
     message = request.message
     hello = parse_hello(request.body, request.fields, exhaust_allowed=message.is_exhaust_allowed)
@@ -257,7 +257,7 @@ async def answer_hello(
 
 
 async def _wait_for_news(mirror: HelloMirror, hello: HelloRequest) -> None:
-    """Wait for a topology that the client does not know, as long as the client allows."""
+    """Wait for a topology newer than the client's, as long as the client allows."""
     milliseconds = await_budget_ms(hello, mirror.version)
     if milliseconds is not None and mirror.hello is not None:
         with trio.move_on_after(milliseconds / 1000):

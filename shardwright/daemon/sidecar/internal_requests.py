@@ -1,8 +1,8 @@
-"""Which requests only the cluster itself may send to a sidecar. Pure.
+"""Requests that only the cluster itself may send to a sidecar. Pure.
 
-The mongod behind a sidecar has no sharding: it ignores the fields, so that it cannot refuse them to users, and does
-not know some of the commands. Test commands are enabled on it for `prepareTransaction`, and some of them need no
-log-in.
+The mongod behind a sidecar has no sharding. It ignores the internal fields instead of refusing them, and lacks some of
+the commands.
+Test commands are enabled on it for `prepareTransaction`, and some of them need no log-in.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ COMMANDS: Final = frozenset(
         "testDeprecationInVersion2",
     }
 )
-"""Commands without an underscore in front; of those with one, all but `_OF_USERS` are internal."""
+"""Internal commands without a leading underscore; of the others all but `_OF_USERS` are internal."""
 
 _OF_USERS: Final = frozenset({"_hashBSONElement", "_isSelf", "_mergeAuthzCollections"})
-"""Commands with an underscore in front which users may send, if the mongod lets them."""
+"""Commands with a leading underscore that users may send, if the mongod allows them."""
 
 _ON_ANY_DATABASE: Final = frozenset(
     {
@@ -49,7 +49,7 @@ _ON_ANY_DATABASE: Final = frozenset(
         *("testVersion2", "testVersions1And2", "waitForOngoingChunkSplits", "setUserWriteBlockMode"),
     }
 )
-"""The commands judged here that are not for the database ``admin`` alone."""
+"""The commands checked here that run on other databases than ``admin`` too."""
 
 FIELDS: Final = frozenset(
     {
@@ -58,7 +58,7 @@ FIELDS: Final = frozenset(
         *(b"clientSession", b"runtimeConstants", b"fromMigrate", b"mayBypassWriteBlocking", b"$audit"),
     }
 )
-"""Fields with which routers and shards tell each other what users must not tell them."""
+"""Fields between routers and shards that users must not send."""
 
 _WITH_PIPELINES: Final = frozenset(
     {"aggregate", "collMod", "create", "explain", "findAndModify", "findandmodify", "update"}
@@ -84,7 +84,7 @@ def is_internal(request: Request) -> bool:
 
 
 def refuse_hazardous_joins(request: Request) -> None:
-    """Refuse joins that would end the mongod, also from users who may do everything.
+    """Refuse joins that would crash the mongod, also from users with all privileges.
 
     Raises:
         CommandError: 40413.
@@ -105,7 +105,7 @@ def is_for_admin_alone(name: str) -> bool:
 
 
 def _documents(request: Request) -> Iterator[bytes]:
-    """All documents of a request: its body, and the statements beside it."""
+    """Yield all documents of a request: its body, and the statements in its sequences."""
     yield request.body
     for sequence in request.message.sequences:
         yield from sequence.documents

@@ -1,4 +1,4 @@
-"""Who begins to log in at a mongod, as the messages of a client say. Pure."""
+"""The user of a log-in attempt at a mongod, from a client's messages. Pure."""
 
 from base64 import b64decode
 from binascii import Error
@@ -20,12 +20,12 @@ _SPECULATIVE: Final = b"speculativeAuthenticate"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The beginning of a conversation.
+    """The beginning of an authentication conversation.
 
     Attributes:
-        user: who begins it by SCRAM; None if the message is not one of SCRAM as drivers send it.
-        db: of the user.
-        mechanism: the mechanism, whatever the client sent.
+        user: the user of a SCRAM conversation; None if the message is not SCRAM's as drivers send it.
+        db: the user's database.
+        mechanism: the mechanism, unchecked.
     """
 
     user: UserName | None
@@ -34,7 +34,7 @@ class Attempt:
 
     @classmethod
     def of(cls, request: Request) -> Self | None:
-        """What a request begins, on its own or with a hello; None if it begins nothing.
+        """Return the attempt that a request begins, separately or with a hello; None if it begins none.
 
         Raises:
             CommandError: as `Request.document`.

@@ -1,8 +1,8 @@
 """Translating the addresses of members in commands and replies. Pure functions.
 
-Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
-tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back
-what it has read, such as a configuration, so commands are translated too.
+Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself.
+A tool that follows an address would otherwise bypass the daemon, or count the member twice.
+A client may send back a reply, such as a configuration, so commands are translated too.
 
 Only the named parts of a reply are decoded, because others may have values that Python does not have.
 """
@@ -33,16 +33,16 @@ _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
 
 SET_UP_ERROR: Final = "setUpError"
-"""The field of hello that says why the daemon cannot serve its replica set."""
+"""The field of hello with the reason why the daemon cannot serve its replica set."""
 
 # Fields that change from one reply to the next although the topology is the same.
 _VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", *TIMES})
 
 
 def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict[str, Any]:
-    """``hello`` with each mongod's address replaced by its daemon's.
+    """Replace each mongod's address in a ``hello`` by its daemon's.
 
-    A member whose daemon has not registered yet is left out: clients must never learn the address of a mongod.
+    A member whose daemon has not registered yet is left out: clients must never receive the address of a mongod.
 
     Args:
         hello: a mongod's reply to hello or isMaster.
@@ -63,17 +63,17 @@ def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict
 
 
 def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a hello reply that ends an awaitable hello when it changes."""
+    """Return the part of a hello reply that ends an awaitable hello when it changes."""
     return {field: value for field, value in hello.items() if field not in _VOLATILE_FIELDS}
 
 
 def unmapped_members(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> set[str]:
-    """The mongods of the set whose daemons are not known."""
+    """Return the mongods of the set without a registered daemon."""
     return {address for field in _ADDRESS_LIST_FIELDS for address in hello.get(field, ()) if address not in sidecars}
 
 
 def set_up_error(hello: Mapping[str, Any], mongod: str, daemon: str) -> str | None:
-    """The reason why the mongod's set does not fit the daemon's options, and the remedy; None if it fits.
+    """Return the reason why the mongod's set does not fit the daemon's options, and the remedy; None if it fits.
 
     Args:
         hello: the mongod's.
@@ -95,7 +95,7 @@ def set_up_error(hello: Mapping[str, Any], mongod: str, daemon: str) -> str | No
 
 
 def election_term(hello: Mapping[str, Any]) -> int:
-    """The term in which a primary was elected: the low half of its ``electionId``."""
+    """Return the term in which a primary was elected: the low half of its ``electionId``."""
     return int.from_bytes(hello["electionId"].binary[4:], "big")
 
 
@@ -117,7 +117,7 @@ class ShownMembers:
 Rewriting = Callable[[bytes, ShownMembers], bytes]
 
 _Path = tuple[str, ...]
-"""The names of nested fields, from the outermost; arrays between them are passed through."""
+"""The names of nested fields, from the outermost; arrays between them are skipped."""
 
 _CONFIGURATION: Final = frozenset[_Path]({("members", "host")})
 _STATUS: Final = frozenset[_Path](
@@ -130,14 +130,16 @@ _STATUS: Final = frozenset[_Path](
 )
 _SYNC_SOURCES: Final = frozenset[_Path]({("prevSyncTarget",), ("syncFromRequested",)})
 _REPLICATION: Final = frozenset[_Path]({("replicationProgress", "host")})
-"""Where the addresses of members are in what a mongod says of its set. Fields of these names also occur elsewhere: tags
-and write concern modes have the names that users give them."""
+"""Paths of member addresses in a mongod's reports on its set.
+
+The names alone do not suffice: tags and write concern modes have names that users choose.
+"""
 
 _HOST_STAGES: Final = (b"$indexStats\0", b"$collStats\0", b"$planCacheStats\0", b"$currentOp\0")
 """First stages of pipelines whose documents name the server in ``host``."""
 
 _FIRST_STAGE_AT: Final = 12
-"""Where the name of the first stage begins in an array: after two lengths, the index and two types."""
+"""Offset of the first stage's name in an array: after two lengths, the index and two types."""
 
 
 def names_members(request: Request) -> bool:
@@ -146,23 +148,24 @@ def names_members(request: Request) -> bool:
 
 
 def with_daemons(request: Request, reply: bytes, shown: ShownMembers) -> bytes:
-    """The raw reply to a command for which `names_members` holds, as the client sees it.
+    """Translate the raw reply to a command for which `names_members` holds.
 
     A member whose daemon has not registered keeps the address of its mongod, because the state of a set includes all of
-    its members; an arbiter has no daemon.
+    its members.
+    An arbiter has no daemon.
     """
     rewriting = _explanation if b"explain" in request.fields else _REPLIES.get(request.name)
     return reply if rewriting is None else rewriting(reply, shown)
 
 
 def with_mongods(request: Request, shown: ShownMembers) -> Request:
-    """The command as the mongod has to read it."""
+    """Translate a command for the mongod."""
     rewriting = _REQUESTS.get(request.name)
     return request if rewriting is None else request.with_body(rewriting(request.body, shown))
 
 
 def with_own_host(request: Request, own: str) -> Request:
-    """An ``aggregate`` whose documents have the daemon's address in ``host``, if they name the server."""
+    """Return an ``aggregate`` whose documents have the daemon's address in ``host``, if they name the server."""
     pipeline = request.fields.get(b"pipeline")
     if pipeline is None or not request.body.startswith(_HOST_STAGES, pipeline[2] + _FIRST_STAGE_AT):
         return request
@@ -189,13 +192,13 @@ def _server_status(reply: bytes, shown: ShownMembers) -> bytes:
 
 
 def _replication(section: bytes, shown: ShownMembers) -> bytes:
-    """A hello; if a client asks for details (``repl: 1``), also a list of all members."""
+    """Rewrite a hello; if a client asks for details (``repl: 1``), also a list of all members."""
     shown_section = rewrite_hello(decode_document(section), shown.daemons)
     return encode_document(_renamed(shown_section, shown.daemons, _REPLICATION))
 
 
 def _members_at(paths: frozenset[_Path]) -> Rewriting:
-    """The rewriting of a document that has addresses of members in the given fields."""
+    """Return the rewriting of a document that has addresses of members in the given fields."""
     return lambda document, shown: encode_document(_renamed(decode_document(document), shown.daemons, paths))
 
 
@@ -239,7 +242,7 @@ def _current_op(reply: bytes, shown: ShownMembers) -> bytes:
 
 
 def _renamed(value: Any, addresses: Mapping[str, str], paths: frozenset[_Path]) -> Any:  # noqa: ANN401 - any BSON value
-    """A value with the addresses replaced that are in the given fields."""
+    """Return a value with the addresses in the given fields replaced."""
     if isinstance(value, list):
         return [_renamed(each, addresses, paths) for each in value]
     if not isinstance(value, Mapping):
@@ -260,7 +263,7 @@ def _by_daemon(shown: ShownMembers) -> dict[str, str]:
 
 
 def _configuration(name: bytes) -> Rewriting:
-    """The rewriting of a command whose argument is the configuration of a set."""
+    """Return the rewriting of a command whose argument is the configuration of a set."""
 
     def rewriting(command: bytes, shown: ShownMembers) -> bytes:
         mongods = _by_daemon(shown)

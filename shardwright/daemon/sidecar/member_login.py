@@ -1,4 +1,4 @@
-"""Members of the cluster that log in by certificate, and changes of the mode by which members authenticate."""
+"""Log-in of cluster members by certificate, and changes of the mode by which members authenticate."""
 
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ async def log_in_member(client: ClientConnection, upstream: Upstream, request: R
 
 
 def without_certificate(request: Request) -> Request:
-    """A request that does not reach the mongod with a log-in by certificate.
+    """Remove a log-in by certificate from a request to the mongod.
 
     A hello loses it, as if the guess had failed, and the client then sends ``authenticate``.
 
@@ -62,7 +62,7 @@ def without_certificate(request: Request) -> Request:
 
 
 def without_any_certificate(request: Request) -> Request:
-    """As `without_certificate`, for a daemon without access control, where no client authenticates with one.
+    """Apply `without_certificate` for a daemon without access control, where no client authenticates with one.
 
     Raises:
         CommandError: AuthenticationFailed or MechanismUnavailable.
@@ -82,10 +82,10 @@ MODE: Final = "clusterAuthMode"
 
 
 async def change_mode_of_both(upstream: Upstream, request: Request) -> bytes | None:
-    """Pass a ``setParameter`` on, and have the daemon take the mode that its mongod has taken; returns the reply.
+    """Forward a ``setParameter``, and adopt the mode that the mongod has accepted; return the reply.
 
     Raises:
-        CommandError: BadValue, the daemon cannot take the mode, and the mongod is not asked.
+        CommandError: BadValue, the daemon cannot adopt the mode, and the request is not forwarded.
         BackendError: the mongod is gone.
     """
     mode = request.get(MODE.encode())

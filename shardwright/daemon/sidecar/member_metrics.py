@@ -1,7 +1,7 @@
 """Metrics of the mongod behind a sidecar: its state in the replica set, its lag, its oplog and its documents.
 
-They are read from the mongod every few seconds, so that ``/metrics`` never waits for it. The section
-``shardingStatistics`` of ``serverStatus``, which a plain mongod does not have, is made here too.
+They are read from the mongod every few seconds, so that ``/metrics`` never waits for it.
+The section ``shardingStatistics`` of ``serverStatus``, which a plain mongod does not have, is made here too.
 """
 
 from collections.abc import Mapping
@@ -132,12 +132,12 @@ _SECTION: Final = b"shardingStatistics"
 
 
 def with_sharding_statistics(frame: bytes | None, request: Request, section: Mapping[str, Any]) -> bytes | None:
-    """mongod's reply to ``serverStatus`` with the daemon's section.
+    """Add the daemon's section to mongod's reply to ``serverStatus``.
 
     Args:
         frame: the reply.
-        request: the command, which may leave the section out by ``{shardingStatistics: 0}``.
-        section: what the daemon has counted; nothing is added if it is empty.
+        request: the command, which may exclude the section by ``{shardingStatistics: 0}``.
+        section: the daemon's statistics; nothing is added if it is empty.
     """
     if frame is None or not section or request.get(_SECTION) in (0, False):
         return frame

@@ -24,14 +24,12 @@ class LocalMongod:
 
     Args:
         pools: the daemon's connection pools.
-        socket_path: see below.
-        address: see below.
-        present_term: returns the term in which the mongod is primary now; None if no task works for a term.
+        present_term: returns the mongod's current term as primary; None if no task works for a term.
 
     Attributes:
         socket_path: its UNIX socket.
         address: its address in its replica set's configuration (`SidecarOptions.mongod_address`).
-        pool: the daemon's own connections; clients have theirs (`daemon.sidecar.upstream`).
+        pool: the daemon's own connections; clients have separate ones (`daemon.sidecar.upstream`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
         unanswered: commands of terms that mongod may still execute.
         global_lock: turns between changes that need mongod's global lock and clients' transactions.
@@ -54,11 +52,12 @@ class LocalMongod:
         self.global_lock = GlobalLock()
 
     def pool_of_member(self, address: str) -> Pool:
-        """The daemon's own connections to the mongod of a member of the set.
+        """Return the daemon's own connections to the mongod of a member of the set.
 
         Args:
-            address: in the set's configuration. The members' sockets may be in it as paths, relative to the directory
-                in which they all are.
+            address: in the set's configuration. It may be a socket path, relative to the common directory of the
+                members'
+                sockets.
         """
         if address == self.address:
             return self.pool
@@ -72,11 +71,11 @@ class LocalMongod:
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply. It may write even if the writes of users are blocked.
 
-        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only: it is not
-        sent if the term is over, and fails if its reply shows that it ran in another term.
+        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only.
+        It is not sent if the term is over, and fails if its reply shows that it ran in another term.
 
         Raises:
-            CommandError: the reply says ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
+            CommandError: the reply has ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
             BackendError: mongod does not answer.
         """
         term = term_of_task()
@@ -121,7 +120,7 @@ class LocalMongod:
             check_term(term, await self._present_term())
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a write command; returns its reply. If there is a fence, mongod refuses the write in another term.
+        """Run a write command; return its reply. If there is a fence, mongod refuses the write in another term.
 
         Raises:
             CommandError: the command failed, one of its items did, or its write concern could not be satisfied; as
@@ -131,12 +130,7 @@ class LocalMongod:
         return await (self.execute_write(db, command) if self.fence is None else self.fence.write(db, command))
 
     async def execute_write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """As `write`, but without a fence's number.
-
-        Raises:
-            CommandError: as `write`.
-            BackendError: as `write`.
-        """
+        """Run a write command without a fence's number; errors as `write`."""
         reply = await self.command(db, command)
         check_writes(reply)
         return reply

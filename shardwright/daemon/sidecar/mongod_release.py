@@ -1,7 +1,7 @@
-"""Which releases of mongod a daemon runs in front of, judged by the wire versions in their hello. Pure functions.
+"""The releases of mongod that a daemon supports, judged by the wire versions in their hello. Pure functions.
 
-Shardwright uses commands of servers among each other, which MongoDB may change from one release to the next without
-saying so. What is known of a release stands in docs/upgrade.md; tried is `TRIED` alone.
+Shardwright uses commands between servers, which MongoDB may change from one release to the next without notice.
+docs/upgrade.md lists the known differences of each release; only `TRIED` is tested.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _RELEASES: Final[Mapping[int, str]] = {
 
 
 def release_refusal(hello: Mapping[str, Any]) -> str | None:
-    """The reason why a daemon cannot work with its mongod, and the remedy; None if it may be able to.
+    """Return the reason why a daemon cannot work with its mongod, and the remedy; None if it may be able to.
 
     Args:
         hello: the mongod's.
@@ -47,7 +47,7 @@ def release_refusal(hello: Mapping[str, Any]) -> str | None:
 
 
 def release_warning(hello: Mapping[str, Any]) -> str | None:
-    """What to say of a mongod of a release that was not tried; None if it was.
+    """Return a warning about a mongod of an untested release; None for a tested one.
 
     Args:
         hello: the mongod's.

@@ -1,11 +1,12 @@
-"""Writing no-ops so that operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``) continue.
+"""Writing no-ops for operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``).
 
-A mongod answers such an operation once its oplog has reached that time. The time is often another shard's, and on an
-idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
-writes a no-op itself. A plain replica set member does not, so its sidecar does.
+A mongod answers such an operation once its oplog has reached that time.
+The time is often another shard's, and on an idle set the oplog only grows by a periodic no-op every ten seconds.
+A genuine shard or config server therefore first writes a no-op itself. A plain replica set member does not, so its
+sidecar does.
 
-The times of the writes that the sidecar passes on need no no-op: a session that reads after its own write, or begins
-a transaction after the previous one, waits for just these.
+The times of writes that the sidecar forwards need no no-op.
+A session that reads after its own write, or begins a transaction after the previous one, waits only for such times.
 """
 
 from struct import Struct
@@ -43,7 +44,7 @@ _WRITE_SECONDS_MAX: Final = 1.0
 """Longest wait of a request for a no-op. The primary may be frozen, and the oplog may reach the time without it."""
 
 _BEGINNING: Final = (0, 0)
-"""Seconds and increment: replies are noted far more often than a time is awaited, and tuples compare quickly."""
+"""Seconds and increment: replies are recorded far more often than a time is awaited, and tuples compare quickly."""
 
 
 class NoopWriter:
@@ -51,7 +52,7 @@ class NoopWriter:
 
     Args:
         mongod: the local mongod.
-        mirror: knows which member is primary.
+        mirror: identifies the primary.
     """
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror) -> None:
@@ -62,12 +63,12 @@ class NoopWriter:
         self._writing = trio.Lock()
 
     def has_to_reach(self, request: Request) -> bool:
-        """Whether a request waits for a time that the oplog is not known to have reached."""
+        """Whether a request waits for a time that the oplog may not have reached."""
         awaited = awaited_time(request)
         return awaited is not None and _seconds_and_increment(awaited) > self._reached
 
     def has_reached(self, frame: bytes, at: int) -> bool:
-        """Whether the oplog is known to have reached the time in the 8 bytes at a place."""
+        """Whether the oplog has certainly reached the time in the 8 bytes at an offset."""
         increment, seconds = _unpack_time(frame, at)
         return (seconds, increment) <= self._reached
 
@@ -83,14 +84,14 @@ class NoopWriter:
         self._term = term
 
     def acknowledged_time(self, term: int | None) -> Timestamp | None:
-        """The time of the last acknowledged write, or a later one; None unless `begin_term` has recorded this term."""
+        """Return the time of the last acknowledged write or later; None unless `begin_term` has recorded this term."""
         return Timestamp(*self._reached) if term is not None and term == self._term else None
 
     def note_reply(self, reply: bytes) -> None:
         """Record the oplog time in the reply to a command that the mongod executed as primary.
 
         Args:
-            reply: the frame; nothing is noted unless it ends with ``operationTime``.
+            reply: the frame; nothing is recorded unless it ends with ``operationTime``.
         """
         at = len(reply) - _TIME_FROM_END
         if reply.startswith(_OPERATION_TIME, at - len(_OPERATION_TIME)):
@@ -136,7 +137,7 @@ class NoopWriter:
         note: dict[str, Any] = {"noop write for afterClusterTime read concern": 1}
         command: dict[str, Any] = {"appendOplogNote": 1, "maxClusterTime": awaited, "data": note}
         if cluster_time is not None:
-            # A mongod gives its no-op the next time after those it knows, and it may not know this one.
+            # A mongod gives its no-op the next time after its newest cluster time, which may be earlier than this one.
             command["$clusterTime"] = cluster_time
         try:
             written: Timestamp = (await append_oplog_note(pool.command, command))["operationTime"]
@@ -153,12 +154,12 @@ def _seconds_and_increment(time: Timestamp) -> tuple[int, int]:
 
 
 def awaited_time(request: Request) -> Timestamp | None:
-    """The cluster time that a request waits for before it reads; None if there is none."""
+    """Return the cluster time that a request waits for before it reads; None if there is none."""
     span = request.fields.get(READ_CONCERN)
     if span is None or span[0] != OBJECT:
         return None
     if request.body.find(_ANY_AWAITED, span[2], span[3]) < 0:
-        return None  # as nearly always
+        return None  # nearly always
     fields = index(request.body, span[2])
     for name in _AWAITED:
         awaited = fields.get(name)

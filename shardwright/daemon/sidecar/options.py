@@ -18,7 +18,7 @@ class SidecarOptions:
         mongod_socket: path of the UNIX socket of its mongod.
         mongod_address: its mongod in the replica set's configuration: ``host:port``, or the path of a UNIX socket.
         slow_ms: operations that take longer are logged.
-        audit: the audit log; None if nothing is audited.
+        audit: the audit log; None if auditing is off.
         logs: the logs of this process.
     """
 
@@ -31,7 +31,7 @@ class SidecarOptions:
 
     @classmethod
     def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "SidecarOptions":
-        """The options from the parsed command line, and the audit log that it asks for."""
+        """Read the options from the parsed command line and its audit log."""
         logs = DaemonLogs(None if audit is None else audit.file)
         return cls(known_address(parsed), parsed.mongod_socket, parsed.mongod_address, parsed.slow_ms, audit, logs)
 
@@ -39,9 +39,9 @@ class SidecarOptions:
 def check_sidecar_options(parsed: argparse.Namespace) -> None:
     """Refuse options that do not fit together.
 
-    A daemon on loopback must not register with members that may be on other machines. MongoDB's rule for the addresses
-    of a set is the same: all of them are loopback, or none. An audit log needs access control, without which users
-    cannot be told from routers.
+    A daemon on loopback must not register with members that may be on other machines.
+    MongoDB's rule for the addresses of a set is the same: all of them are loopback, or none.
+    An audit log needs access control, because without it users cannot be distinguished from routers.
 
     Raises:
         ValueError: they do not, with a message for the operator.
@@ -62,5 +62,5 @@ def check_sidecar_options(parsed: argparse.Namespace) -> None:
 
 
 def secured_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
-    """The sockets at which the mongod asks for TLS."""
+    """Return the mongod's sockets that require TLS."""
     return (parsed.mongod_socket,) if parsed.mongod_tls else ()

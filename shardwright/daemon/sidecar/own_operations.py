@@ -1,8 +1,9 @@
-"""Showing the daemon's own operations among its mongod's.
+"""The daemon's own operations in the output of ``$currentOp``.
 
-A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operations are added after that stage by a
-``$unionWith``, so that the rest of the pipeline filters and projects them like all others. All of them have to fit
-into that command, so what is large in them is replaced, as a mongod does it with ``truncateOps``.
+A pipeline that begins with ``$currentOp`` runs on mongod.
+The daemon's operations are added after that stage by a ``$unionWith``, so that the rest of the pipeline filters and
+projects them like all others.
+All of them must fit into that command, so large parts are truncated, as by a mongod with ``truncateOps``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +20,16 @@ from shardwright.wire.request import Request
 _ADMIN = "admin"
 
 _COMMAND_BYTES_MAX: Final = 1_000
-"""The largest command that is shown; of others the beginning, as by a mongod."""
+"""The largest command that is shown; others are truncated, as by a mongod."""
 
 
 def union_with(operations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The stage that adds operations to its input; nothing in them is evaluated as an expression."""
+    """Return the stage that adds operations to its input; nothing in them is evaluated as an expression."""
     return {"$unionWith": {"pipeline": [{"$documents": [{"$literal": _shown(operation)} for operation in operations]}]}}
 
 
 def _shown(operation: Mapping[str, Any]) -> dict[str, Any]:
-    """An operation, of whose command the beginning is shown if it is large."""
+    """Return an operation with its command truncated if it is large."""
     command = operation.get("command")
     if not isinstance(command, Mapping) or len(encode_document(command)) <= _COMMAND_BYTES_MAX:
         return dict(operation)
@@ -37,16 +38,16 @@ def _shown(operation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beginning(value: object) -> object:
-    """The shown part of a value, because formatting megabytes takes long."""
+    """Cut a value to its shown part, because formatting megabytes takes long."""
     return value[:_COMMAND_BYTES_MAX] if is_string(value) or isinstance(value, bytes | list) else value
 
 
 def asks_for_users_own(request: Request, user: UserName | None) -> bool:
-    """Whether a ``currentOp`` is about the operations of who sends it, which the mongod alone knows.
+    """Whether a ``currentOp`` asks for the sender's operations, which only the mongod can identify.
 
     Args:
         request: the command.
-        user: who has logged in; None without access control, where it shows everything.
+        user: the authenticated user; None without access control, where it shows everything.
     """
     return user is not None and not user.is_internal and bool(request.get(b"$ownOps"))
 
@@ -57,15 +58,15 @@ def with_daemon_operations(
     user: UserName | None,
     shown_as: Sequence[dict[str, Any]] = (),
 ) -> bytes:
-    """The frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
+    """Return the frame to forward for a request: its own, or one that adds the daemon's operations to ``$currentOp``.
 
-    Those belong to no user, so that under access control they are for those who ask for the operations of all users.
+    These belong to no user, so under access control they are shown only in the operations of all users.
 
     Args:
         request: any request.
-        own: returns the daemon's operations that mongod does not know, such as migrations.
-        user: who has logged in; None without access control.
-        shown_as: stages that change how all operations are shown.
+        own: returns the daemon's operations that are invisible to mongod, such as migrations.
+        user: the authenticated user; None without access control.
+        shown_as: stages that change the form of all operations.
     """
     frame = request.message.frame
     if request.name != "aggregate" or request.db != _ADMIN or b"pipeline" not in request.fields:

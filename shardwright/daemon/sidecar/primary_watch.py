@@ -1,20 +1,22 @@
-"""Taking over from a primary whose daemon is away while its mongod runs on.
+"""Replacing a primary whose daemon is away while its mongod runs on.
 
-The replica set knows nothing of daemons: it would keep that primary, and clients could not reach it. So the daemon
-of each secondary requests a hello from the primary's daemon now and then. If that does not answer for as long as the
-set would wait for a silent member, and a majority of the set's daemons says so, the secondary's mongod stands for
-election. Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
+The replica set is unaware of daemons: it would keep that primary, and clients could not reach it.
+So the daemon of each secondary periodically requests a hello from the primary's daemon.
+It may not answer for as long as the set would wait for a silent member. If a majority of the set's daemons agrees, the
+secondary's mongod stands for election.
+Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
 
-The mongod that was replaced would be elected again at once if its priority is higher. So the daemon of the new
-primary has it not stand for election (`replSetFreeze`) until its daemon answers.
+The replaced mongod would be elected again at once if its priority is higher.
+So the daemon of the new primary prevents it from standing for election (`replSetFreeze`) until its daemon answers.
 
-A daemon that is slow is not away: the first hello may take nearly as long as the set waits for a silent member. Only
-if it is not answered, shorter ones follow.
+A slow daemon is not away: the first hello may take nearly as long as the set waits for a silent member. Only if it is
+not answered, shorter ones follow.
 
 A set of two members with data has no such majority, because an arbiter has no daemon.
 
 A daemon that shuts down while its mongod is primary makes the mongod step down first, so that another member takes
-over: the mongod would stay primary, out of the reach of all clients.
+over.
+Otherwise the mongod would stay primary without being reachable for clients.
 """
 
 from functools import partial
@@ -32,13 +34,13 @@ from shardwright.wire.transport.timeouts import TIMEOUTS, HelloTimeoutError, hel
 logger = get_logger("daemon.sidecar.primary_watch")
 
 _PAUSE_SECONDS: Final = 2.0
-"""Between two hellos."""
+"""Pause between two hellos."""
 
 _TURN_SECONDS: Final = 2.0
-"""By how much later each further member stands for election, so that they do not outvote each other."""
+"""Delay of each further member's candidacy, so that members do not outvote each other."""
 
 _FREEZE_SECONDS: Final = 15
-"""For how long a mongod is kept from standing for election each time: longer than a round of `PrimaryWatch` takes."""
+"""Time for which a mongod is frozen at a time: longer than a round of `PrimaryWatch` takes."""
 
 _STEP_DOWN_SECONDS: Final = 0.2
 """The pause before the next attempt to freeze a mongod that has not stepped down yet, and so refuses."""
@@ -49,7 +51,7 @@ class PrimaryWatch:
 
     Args:
         mongod: the local mongod.
-        mirror: knows the primary and the daemons; shows an opinion to them.
+        mirror: supplies the primary and the daemons; shows an opinion to them.
         pools: the daemon's connection pools.
     """
 
@@ -119,7 +121,7 @@ class PrimaryWatch:
             await trio.sleep(seconds)
 
     async def _freeze(self, member: str) -> bool:
-        """Have the mongod of a member not stand for election for some time; returns whether it agrees."""
+        """Freeze the mongod of a member for some time; return whether it accepts."""
         try:
             with hello_within(member, TIMEOUTS.recheck_seconds):
                 await self._mongod.pool_of_member(member).command("admin", {"replSetFreeze": _FREEZE_SECONDS})
@@ -133,7 +135,7 @@ class PrimaryWatch:
 
         Raises:
             CommandError: it refuses, for example because it shuts down.
-            BackendError: it does not answer within that many seconds, or is not known.
+            BackendError: it does not answer within that many seconds, or is not registered.
         """
         address = self._mirror.sidecars.get(member)
         if address is None:
@@ -166,20 +168,20 @@ class PrimaryWatch:
 CATCH_UP_SECONDS_MAX: Final = 30
 
 ELECTION_SECONDS: Final = 10
-"""How long the mongod does not stand for election after others have caught up.
+"""Time for which the mongod does not stand for election after others have caught up.
 
-Enough for one of them to be elected, and short enough that a member can be elected when the daemons of a set are
-restarted one after the other.
+It suffices for the election of another member. It is short enough that a member can be elected when the daemons of a
+set are restarted one after the other.
 """
 
 
 async def hand_over(mirror: HelloMirror, mongod: LocalMongod, seconds: float) -> None:
-    """Have the mongod step down if it is primary and has somebody to whom to leave that.
+    """Make the mongod step down if it is primary and another member can take over.
 
     Args:
         mirror: has the newest hello.
         mongod: the mongod.
-        seconds: how long to wait for another member to catch up; if none does, the mongod stays primary.
+        seconds: maximum wait for another member to catch up; if none does, the mongod stays primary.
     """
     if mirror.term is None or mirror.hello is None or len(mirror.hello.get("hosts", ())) < 2:
         return

@@ -1,7 +1,7 @@
 """The mapping of mongods to daemons in the replicated collection ``config.sidecars`` of each set.
 
-Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Each daemon writes its own, through the
-primary mongod of its set, and reads the others from its own mongod.
+Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``.
+Each daemon writes its own, through the primary mongod of its set, and reads the others from its own mongod.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ class Registration:
 
     Args:
         mongod: the local mongod.
-        mirror: receives the addresses, and knows which member is primary.
+        mirror: receives the addresses, and identifies the primary.
         address: this daemon's address for clients.
     """
 
@@ -52,7 +52,7 @@ class Registration:
                 await self._mirror.wait_for_change()
 
     async def _synchronise(self) -> bool:
-        """Read, and if necessary write, the collection; returns whether the daemons of all members are known."""
+        """Read, and if necessary write, the collection; return whether the daemons of all members are registered."""
         registered = await self._read()
         self._mirror.learn_sidecars(registered)
         if registered.get(self._mongod.address) != self._address:

@@ -11,11 +11,11 @@ FAILED: Final = b"\x01ok\0" + bytes(8)
 """A failed command's reply begins with ``ok: 0``, a mongod's as well as a daemon's."""
 
 BODY_ELEMENTS_AT: Final = 25
-"""Where the elements of its body begin in the frame."""
+"""Offset of the body's elements in the frame."""
 
 
 def has_failed(reply: bytes | None) -> bool:
-    """Whether a reply's frame says that its command has failed."""
+    """Whether a reply's frame reports a failed command."""
     return reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT)
 
 
@@ -27,17 +27,17 @@ _METADATA: Final = b"\x03" + _NAME + b"\0"
 _TERM: Final = b"\x12term\0"
 _TERM_AT: Final = len(_METADATA) + 4 + len(_TERM)
 _TAIL_BYTES: Final = 1024
-"""More than the size of what follows the command's own elements."""
+"""More than the size of the elements after the command's own."""
 
 _PREFIX: Final = Struct("<iiiiIBi")
 """The header of an OP_MSG, its flags, the kind of its first section, and the length of its body."""
 
 
 def take_term(frame: bytes) -> tuple[bytes, int | None]:
-    """A reply without the added elements, and the term in them; None if nothing was added.
+    """Split a reply into the reply without the added elements, and the term in them; None if nothing was added.
 
-    Mongod adds nothing if it refuses a command before processing it, for example an unknown one. The error may then
-    quote any bytes of the client, so that all elements have to be found.
+    mongod adds nothing if it refuses a command before processing it, for example an unknown one.
+    The error may then quote any bytes of the client, so all elements must be parsed.
     """
     start = frame.rfind(_METADATA, -_TAIL_BYTES)
     if start < 0:
@@ -58,7 +58,7 @@ def take_term(frame: bytes) -> tuple[bytes, int | None]:
 
 
 def term_of_body(body: bytes) -> int | None:
-    """The term in the body of a reply; None if there is none."""
+    """Return the term in the body of a reply; None if there is none."""
     metadata = find(body, _NAME)
     term = None if metadata is None else find(body, b"term", metadata[2])
     return None if term is None or term[0] != INT64 else int.from_bytes(body[term[2] : term[3]], "little")

@@ -1,16 +1,19 @@
-"""Whether the daemon may rely on what it knows of the mongod's role at this moment.
+"""Reliability of the cached role of the mongod after a pause of the daemon.
 
-A daemon that was paused for a while (SIGSTOP, a suspended virtual machine, a host out of memory) resumes with
-outdated state. Meanwhile its mongod may have stepped down, another primary may have changed the data of this shard,
-and the mongod may have been elected again. So after a pause the daemon trusts nothing until the mongod has answered
-a hello that was sent afterwards. The pause is detected at the time of use, by a clock that also runs while the
-machine is suspended: a task that watches the clock might itself run only after the first operation.
+A daemon that was paused for a while (SIGSTOP, a suspended virtual machine, a host out of memory) resumes with outdated
+state.
+In the meantime its mongod may have stepped down, another primary may have changed the data of this shard, and the
+mongod may have been elected again.
+So after a pause the daemon trusts nothing until the mongod has answered a hello that was sent afterwards.
+The pause is detected at the time of use, by a clock that also runs while the machine is suspended. A task that watches
+the clock might itself run only after the first operation.
 
-On a secondary it is not the role that matters, but what the mongod has applied in the meantime, which the daemon
-otherwise learns a moment later from the oplog.
+On a secondary the role does not matter, but the oplog entries applied by mongod during the pause do. The daemon
+otherwise receives them a moment later.
 
-The work of a term, in which mongod is primary without interruption, runs in a nursery that is cancelled when the
-term ends, so nothing that a former primary was doing survives into the next term.
+The work of a term, in which mongod is primary without interruption, runs in a nursery that is cancelled when the term
+ends.
+So no work of a former primary survives into the next term.
 """
 
 import time
@@ -31,8 +34,8 @@ PAUSE_SECONDS_MAX: Final = 1.0
 SECONDARY_PAUSE_SECONDS_MAX: Final = 0.3
 """A secondary's process that was paused for longer than this may have missed a whole move.
 
-Moving a small range takes less than a second. Asking after a pause costs little, so this is as short as it can be
-without taking a busy processor for a pause.
+Moving a small range takes less than a second.
+A hello after a pause costs little, so this is as short as possible without mistaking a busy processor for a pause.
 """
 
 _TICK_SECONDS: Final = 0.1
@@ -46,7 +49,7 @@ seconds_since_boot: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class RoleCertainty:
-    """Knows whether the role in the mirror is current, and whether the daemon's state belongs to it.
+    """Determines whether the role in the mirror is current, and whether the daemon's state belongs to it.
 
     Args:
         mirror: has the newest hello.
@@ -87,21 +90,21 @@ class RoleCertainty:
         self._change = trio.Event()
 
     async def wait_settled(self) -> None:
-        """Return when no state is left of another role than the one in the mirror."""
+        """Wait until no state of another role than the mirror's is left."""
         while self._mirror.term != self._settled:
             await self._change.wait()
 
     def catch_up_by(self, catch_up: Callable[[], Awaitable[None]]) -> None:
-        """Have a secondary call ``catch_up`` after each pause, before it relies on anything that it knows.
+        """Register ``catch_up``, which a secondary runs after each pause before it relies on cached state.
 
-        Its mongod may have applied much meanwhile. The call is cancelled if the role changes. It raises BackendError if
-        the mongod does not answer.
+        Its mongod may have applied much during the pause. The call is cancelled if the role changes.
+        It raises BackendError if the mongod does not answer.
         """
         self._catch_up = catch_up
 
     @contextmanager
     def while_role_lasts(self) -> Iterator[trio.CancelScope]:
-        """Cancel the block when the role changes, since what it waits for may never happen in another role."""
+        """Cancel the block when the role changes, because the awaited event may never happen in another role."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -110,7 +113,7 @@ class RoleCertainty:
                 self._scopes.discard(scope)
 
     def end_role(self) -> None:
-        """The role has changed: nothing is settled, and what waits for events of the previous role is cancelled."""
+        """Record a change of role: nothing is settled, and waits for events of the previous role are cancelled."""
         self._settled = _IN_BETWEEN
         for scope in tuple(self._scopes):
             scope.cancel()
@@ -128,7 +131,7 @@ class RoleCertainty:
                 await self._change.wait()
 
     async def present_term(self) -> int | None:
-        """The term in which the mongod is primary, None if it is not; requests a hello from it after a pause.
+        """Return the term in which the mongod is primary, None if it is not; requests a hello from it after a pause.
 
         Raises:
             BackendError: the mongod does not answer.
@@ -174,10 +177,10 @@ logger = get_logger("daemon.sidecar.role_certainty")
 
 
 class RoleHooks(Protocol):
-    """What a daemon does when its mongod's role changes."""
+    """A daemon's reactions to changes of its mongod's role."""
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
-        """Mongod became primary: recover the state persisted in its set.
+        """Recover the state persisted in the set, because mongod became primary.
 
         State from before must be discarded first, which is reported with `RoleCertainty.settle`.
 
@@ -187,7 +190,7 @@ class RoleHooks(Protocol):
         """
 
     def on_step_down(self) -> None:
-        """Mongod is no longer primary or can't be reached; the work of the term has ended.
+        """Discard the term's state, because mongod is no longer primary or can't be reached; the term's work has ended.
 
         Until this is called, the term's nursery accepts tasks, and cancels them.
         """
@@ -217,12 +220,13 @@ async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await _wait_childless(nursery)
-        # The nursery is still open, since requests may start work in it until they learn here that the term is over.
+        # The nursery is still open, because requests may start work in it until the step-down hook ends the term for
+        # them.
         hooks.on_step_down()
 
 
 async def _wait_childless(nursery: trio.Nursery) -> None:
-    """Return when a nursery has no tasks, without a checkpoint after the last look."""
+    """Wait until a nursery has no tasks, without a checkpoint after the last look."""
     exits = _TaskExits()
     trio.lowlevel.add_instrument(exits)
     try:
@@ -239,10 +243,10 @@ class _TaskExits(trio.abc.Instrument):
         self._exit = trio.Event()
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        """See `trio.abc.Instrument`."""
+        """Record the exit; see `trio.abc.Instrument`."""
         self._exit.set()
 
     async def next(self) -> None:
-        """Return when another task has ended."""
+        """Wait until another task has ended."""
         self._exit = trio.Event()
         await self._exit.wait()

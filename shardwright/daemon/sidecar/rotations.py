@@ -1,4 +1,4 @@
-"""``logRotate`` and ``rotateCertificates`` for a sidecar: clients take it and its mongod for one server; both do it."""
+"""``logRotate`` and ``rotateCertificates``, which sidecar and mongod both execute: clients see them as one server."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,9 +29,9 @@ _OF_ERRORS: Final = frozenset({"errmsg", "code", "codeName"})
 
 
 async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) -> bytes | None:
-    """Let the mongod check and execute one of the `ROTATIONS`, then do the daemon's part; returns the mongod's reply.
+    """Execute one of the `ROTATIONS` on the mongod, which checks it, then on the daemon; return the mongod's reply.
 
-    Without a reply it is not known whether the client may do this, and the daemon does not.
+    Without a reply the client's privilege is unknown, and the daemon does nothing.
 
     Args:
         upstream: the client's connection to the mongod.
@@ -59,9 +59,9 @@ async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) ->
 
 
 async def rotate_certificates_of_both(mongod: LocalMongod, message: str) -> None:
-    """Have the mongod read its certificates again, then do so; for a signal, which reaches the daemon alone.
+    """Reload the certificates of the mongod, then of the daemon, after a signal, which only the daemon receives.
 
-    A mongod that cannot be asked reads them when it starts, and one that has no TLS has nothing to read.
+    An unreachable mongod reads them when it starts, and one without TLS has nothing to read.
 
     Args:
         mongod: the mongod.
@@ -82,5 +82,5 @@ async def rotate_certificates_of_both(mongod: LocalMongod, message: str) -> None
 
 
 def _has_no_audit_log(answer: Mapping[str, Any], named: Any) -> bool:  # noqa: ANN401 - whatever a client sent
-    """Whether a mongod would have rotated its audit log if it had one, so that the client may have that done."""
+    """Whether the mongod refused only because it has no audit log, so that the client has the privilege."""
     return named == AUDIT and answer.get("code") == ErrorCode.NoSuchKey

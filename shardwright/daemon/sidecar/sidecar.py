@@ -1,7 +1,7 @@
-"""A sidecar: combines everything that makes a daemon look like the mongod behind it.
+"""The sidecar, which combines all parts that make a daemon look like its mongod.
 
-A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and
-for requests that it passes on.
+A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
+forwarded requests.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ class Sidecar:
         return self.mirror.set_up_error
 
     def open_upstream(self, client: ClientConnection) -> Upstream:
-        """The relay for a client that has connected."""
+        """Create the relay for a client that has connected."""
         return Upstream(self.mongod, client, self._check_mongod)
 
     async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
@@ -112,7 +112,7 @@ class Sidecar:
 
         Raises:
             CommandError: the request is malformed.
-            BackendError: mongod could not be asked.
+            BackendError: mongod could not be queried.
         """
         reply = await answer_hello(self.mirror, upstream, client, request)
         if reply is None:
@@ -120,7 +120,7 @@ class Sidecar:
         return reply
 
     async def name_daemons(self, request: Request, run: Callable[[Request], Awaitable[bytes | None]]) -> bytes | None:
-        """Run a command. Addresses of members in it, and in its reply, are translated.
+        """Run a command, translating addresses of members in it and in its reply.
 
         Args:
             request: the command.
@@ -141,27 +141,27 @@ class Sidecar:
         return READ_CONCERN in request.fields and self._noop_writer.has_to_reach(request)
 
     def has_reached(self, frame: bytes, at: int) -> bool:
-        """Whether a request that waits for the time in the 8 bytes at a place of its frame needs no `prepare`."""
+        """Whether a request that waits for the time in the 8 bytes at an offset of its frame needs no `prepare`."""
         return self._noop_writer.has_reached(frame, at)
 
     @may_run_in_reactor
     async def prepare(self, request: Request) -> None:
-        """Called before a request is passed on to the mongod, see `daemon.sidecar.noop_writer`."""
+        """Prepare a request before it is forwarded to the mongod, see `daemon.sidecar.noop_writer`."""
         if self.has_to_prepare(request):
             await in_own_task()
             await self._noop_writer.reach(request)
 
     def note_reply(self, reply: bytes) -> None:
-        """Note a reply that a client is about to get, if the mongod is primary, see `NoopWriter.note_reply`."""
+        """Record the time in a reply to a client, if the mongod is primary, see `NoopWriter.note_reply`."""
         if self.mirror.term is not None:
             self._noop_writer.note_reply(reply)
 
     async def begin_term(self, term: int) -> None:
-        """Note the time at which a term begins; errors as for `NoopWriter.begin_term`."""
+        """Record the time at which a term begins; errors as for `NoopWriter.begin_term`."""
         await self._noop_writer.begin_term(term)
 
     def acknowledged_time(self) -> Timestamp | None:
-        """The time of the last write that this primary has acknowledged; None if that is not certain."""
+        """Return the time of the last write that this primary has acknowledged; None if that is not certain."""
         return self._noop_writer.acknowledged_time(self.term) if self.certainty.is_certain else None
 
     async def run(self, hooks: RoleHooks) -> None:
@@ -178,10 +178,10 @@ class Sidecar:
             nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Let another member take over if the mongod is primary, then begin quiesce mode, as a mongod does.
+        """Step down in favour of another member if the mongod is primary, then begin quiesce mode, as a mongod does.
 
         Args:
-            seconds: how long running operations may continue afterwards; no longer does the hand-over take.
+            seconds: time for which running operations may continue afterwards; it also limits the hand-over.
         """
         with trio.move_on_after(seconds):
             await hand_over(self.mirror, self.mongod, seconds)
@@ -189,12 +189,12 @@ class Sidecar:
 
     @may_run_in_reactor
     async def _check_mongod(self) -> None:
-        """With access control, see whether the mongod knows the cluster, unless this daemon is connected to it anyway.
+        """Under access control, check that the mongod accepts the cluster's key, unless this daemon is connected to it.
 
-        A mongod without access control would take every client for one who may do everything.
+        A mongod without access control would grant every client all privileges.
 
         Raises:
-            BackendError: it does not, or is not there.
+            BackendError: it does not accept the key, or is not there.
         """
         if CLUSTER_AUTH.is_on and self.mirror.hello is None:
             await in_own_task()
@@ -259,7 +259,7 @@ class Sidecar:
             connection.close()
 
     def _report_set_up(self) -> None:
-        """Log a set-up that cannot work, and a mongod of a release that was not tried, once."""
+        """Log a set-up that cannot work, and a mongod of an untested release, once."""
         warning = None if self.mirror.hello is None else release_warning(self.mirror.hello)
         if warning is not None and warning != self._release_warning:
             logger.warning("This mongod was not tried", error=warning)

@@ -1,17 +1,18 @@
 """A fence between terms in the mongod itself: writes sent in an earlier term are not executed in a later one.
 
-Checking the term before a write is sent, and in its reply, leaves a gap: a daemon that is paused between check and
-sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are retryable
-writes of one session, and their transaction number includes the term. Each term begins with such a write, which is
-replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
-
+Checking the term before a write is sent, and in its reply, leaves a gap.
+A daemon that is paused between check and sending may send the write when its mongod is primary again, in another term.
+So writes to ``config`` are retryable writes of one session, and their transaction number includes the term.
+Each term begins with such a write, which is replicated.
+From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
 The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
 
-A task may continue for a moment in a later term than it was started in, until it is cancelled. It declares its term,
-child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in another term. A
-command that was already sent when its task was cancelled may still be executed: mongod reads what has arrived on a
-connection before it notices that it was closed. So a term waits until mongod has closed every connection on which a
-command of an earlier term was left unanswered.
+A task may continue for a moment in a later term than it was started in, until it is cancelled.
+It declares its term, child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in
+another term.
+A command that was already sent when its task was cancelled may still be executed, because mongod reads arrived data
+before it detects that a connection was closed.
+So a term waits until mongod has closed every connection with an unanswered command of an earlier term.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +40,7 @@ _TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
 
 @contextmanager
 def working_for(term: int | None) -> Iterator[None]:
-    """In the block, this task works for a term; None means for no particular term."""
+    """Declare, for the block, that this task works for a term; None means for no particular term."""
     token = _TERM.set(term)
     try:
         yield
@@ -48,7 +49,7 @@ def working_for(term: int | None) -> Iterator[None]:
 
 
 def term_of_task() -> int | None:
-    """The term for which this task works; None for no particular term."""
+    """Return the term for which this task works; None for no particular term."""
     return _TERM.get()
 
 
@@ -89,7 +90,7 @@ class FencedMongod(Protocol):
         """Run a command."""
 
     async def execute_write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a write command as it is."""
+        """Run a write command unchanged."""
 
     async def check_term_before(self) -> None:
         """Refuse a write of a term that is over."""
@@ -111,7 +112,7 @@ class TermFence:
         self._begun = trio.Event()
 
     async def begin(self, term: int) -> None:
-        """Start a term: from now on mongod refuses what was sent in earlier terms, or by earlier processes.
+        """Start a term: from now on mongod refuses commands sent in earlier terms, or by earlier processes.
 
         The write need not wait for a majority. Later writes of the term follow it in the oplog, so a member that has
         any of them has the fence.
@@ -154,7 +155,7 @@ class TermFence:
             await self._mongod.execute_write(_CONFIG, numbered)
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a write command in this term or not at all; returns its reply.
+        """Run a write command in this term or not at all; return its reply.
 
         Statements that mongod cannot run as retryable writes, because they affect many documents, run without a number.
 
@@ -195,7 +196,7 @@ def _session() -> dict[str, Any]:
 
 
 def _statement_count(command: Mapping[str, Any]) -> int:
-    """How many statements a command has as a retryable write; 0 if it cannot be one, or already is one."""
+    """Return the number of statements of a command as a retryable write; 0 if it cannot be one, or already is one."""
     name = next(iter(command))
     if name not in _STATEMENTS or "lsid" in command:
         return 0
@@ -260,12 +261,12 @@ class UnansweredCommands:
 
 
 def _process_of(connection: Connection) -> str:
-    """Identifies the mongod process of a connection, since connection numbers start again with each process."""
+    """Identify the mongod process of a connection, since connection numbers start again with each process."""
     return str(connection.hello["topologyVersion"]["processId"])
 
 
 async def _connections(connection: Connection, numbers: list[int]) -> dict[int, Any]:
-    """The connections that mongod still has, each with the id of its operation or None."""
+    """Return the connections that mongod still has, each with the id of its operation or None."""
     everything = {"$currentOp": {"allUsers": True, "idleConnections": True, "localOps": True}}
     pipeline = [everything, {"$match": {"connectionId": {"$in": numbers}}}]
     reply = await connection.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 10_000}})

@@ -1,7 +1,8 @@
-"""A separate connection to the mongod for each client, over which the client's bytes are passed on.
+"""A separate connection to the mongod for each client, on which the client's bytes are forwarded.
 
-Sessions, cursors, transactions, exhaust replies and, if enabled, authentication belong to a connection, so they keep
-their meaning if every client has its own. A request keeps its id, which the reply names.
+Sessions, cursors, transactions, exhaust replies and, if enabled, authentication belong to a connection. They keep their
+meaning if every client has a separate one.
+A request keeps its id, which the reply names.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ class _AnswerRelay(Relay):
         self._may_begin = may_begin
 
     def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
-        """See `Relay`."""
+        """Begin the relay if allowed; see `Relay`."""
         if self._client.is_disconnected or (self._may_begin is not None and not self._may_begin()):
             return None
         self._client.is_interruptible = False
@@ -45,8 +46,8 @@ class Upstream:
     Attributes:
         connection_id: mongod's number of the connection, once known from a ``hello``.
         user: the authenticated user, according to the mongod; None without one, and without access control.
-        roles: of the user at the log-in, inherited ones too, each as ``{role, db}``.
-        attempt: who has begun to log in.
+        roles: the user's roles at the log-in, including inherited ones, each as ``{role, db}``.
+        attempt: the user of a log-in in progress.
     """
 
     __slots__ = ("_check_mongod", "_client", "_connection", "_mongod", "attempt", "connection_id", "roles", "user")
@@ -59,7 +60,7 @@ class Upstream:
         Args:
             mongod: the mongod.
             client: the client.
-            check_mongod: raises BackendError if no client may be let near the mongod.
+            check_mongod: raises BackendError if the mongod must not serve any client.
         """
         self._mongod = mongod
         self._client = client
@@ -91,7 +92,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
-        """As `forward`, but a long reply goes to the client while it is still arriving, and None is returned.
+        """Forward a request, relaying a long reply to the client as it arrives; then None is returned.
 
         Args:
             frame: as `forward`.
@@ -115,7 +116,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def forward(self, frame: bytes, flags: int) -> bytes | None:
-        """Send a client's request to the mongod; returns the reply's frame, or None if the request gets no reply.
+        """Send a client's request to the mongod; return the reply's frame, or None if the request gets no reply.
 
         Args:
             frame: the whole OP_MSG.
@@ -130,7 +131,7 @@ class Upstream:
             try:
                 return await connection.exchange(frame)
             except CommandError:
-                self._client.is_finished = True  # as above
+                self._client.is_finished = True  # no room for the reply, as in `pass_on`
                 raise
         if flags & MORE_TO_COME:
             await connection.send(frame)
@@ -139,11 +140,11 @@ class Upstream:
 
     @may_run_in_reactor
     async def receive(self, begun: Begun, may_begin: Callable[[], bool] | None) -> bytes | None:
-        """The reply to a request that was sent.
+        """Receive the reply to a request that was sent.
 
         Args:
             begun: the request.
-            may_begin: as `pass_on`; None if the reply is wanted whole.
+            may_begin: as `pass_on`; None to receive the reply whole.
 
         Raises:
             BackendError: as `forward`.
@@ -153,7 +154,7 @@ class Upstream:
             relay = None if may_begin is None else _AnswerRelay(self._client, may_begin)
             return await begun.connection.receive_answer(begun.frame, relay)
         except CommandError:
-            self._client.is_finished = True  # as above
+            self._client.is_finished = True  # no room for the reply, as in `pass_on`
             raise
 
     @may_run_in_reactor
@@ -161,7 +162,7 @@ class Upstream:
         """Run one of the daemon's own commands on the client's connection, so that it acts as the client.
 
         Raises:
-            CommandError: the reply says ``ok: 0``.
+            CommandError: the reply has ``ok: 0``.
             BackendError: as `forward`.
         """
         connection = self._connection or await self._open()
@@ -179,7 +180,7 @@ class Upstream:
         await connection.log_in()
 
     def note_user(self, user: "UserName | None", roles: Sequence[Mapping[str, str]]) -> None:
-        """Note who is logged in, and with which roles, as the mongod says."""
+        """Record the authenticated user and roles that the mongod reports."""
         self.roles = roles
         self._client.permit = b"" if user is not None and user.is_internal else None
         if user != self.user:
@@ -206,7 +207,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def _stream(self, connection: Connection, frame: bytes) -> bytes:
-        """Pass on exhaust replies except the last one, which is returned."""
+        """Forward exhaust replies except the last one, which is returned."""
         reply = await connection.exchange(frame)
         try:
             while reply[16] & MORE_TO_COME:

@@ -1,15 +1,17 @@
-"""Blocking the writes of users on the local mongod: the document that says so, and its two phases.
+"""Blocking the writes of users on the local mongod: its document and its two phases.
 
-mongod itself obeys the document (``config.user_writes_critical_sections``), also after a restart, and refuses writes
-to other databases than ``admin``, ``config`` and ``local`` unless they carry `BYPASS`. What the document says of new
-sharded DDL is for the daemons.
+mongod itself enforces the document (``config.user_writes_critical_sections``), also after a restart.
+It refuses writes to other databases than ``admin``, ``config`` and ``local`` unless they carry `BYPASS`.
+The daemons enforce the field about new sharded DDL.
 
-The change takes mongod's global lock (`GlobalLock`), as does an ``applyOps`` that creates or drops a collection or
-is atomic. Such a change waits for all open transactions, and everything else waits for it. So it is aborted after a
-moment and tried again later. It never waits without a limit: a write by which this set coordinates the commit of a
-transaction may be among what waits for it, and that transaction stays open until then. Where transactions follow
-each other all the time, one is open at any moment. So an attempt first delays those that are about to begin, until
-the others have ended.
+The change takes mongod's global lock (`GlobalLock`), as does an ``applyOps`` that creates or drops a collection or is
+atomic.
+Such a change waits for all open transactions, and everything else waits for it. So it is aborted after a moment and
+tried again later.
+It never waits without a limit, because the set may be the coordinator of a transaction's commit. Its write would wait
+for the change, and the transaction would stay open until then.
+Under a continuous load of transactions, one is open at any moment. So an attempt first delays new ones until the others
+have ended.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,22 +25,22 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, check_writes
 
 _LOCK_MS: Final = 100
-"""How long others may have to wait for one attempt."""
+"""Maximum time for which one attempt may delay other operations."""
 
 _LOCK_MS_MAX: Final = 5_000
-"""How long they may have to wait for one attempt when there is no more patience; it doubles each time until then."""
+"""Maximum delay by one attempt after `_PATIENCE_SECONDS`; it doubles each time until then."""
 
 _PATIENCE_SECONDS: Final = 60.0
-"""How long to be content with short attempts, as long as a transaction may be open by default."""
+"""Period of short attempts: the default lifetime of a transaction."""
 
 _TURN_SECONDS_MAX: Final = 0.5
-"""How long an attempt waits for open transactions before it asks for the lock, and new ones wait for an attempt."""
+"""Maximum wait of an attempt for open transactions before it requests the lock, and of new ones for an attempt."""
 
 Attempt = Callable[[Mapping[str, int]], Awaitable[None]]
 
 
 class GlobalLock:
-    """The global lock of one mongod: its daemon's changes that need it, and clients' transactions take turns."""
+    """Turns between a daemon's changes that need the global lock of its mongod, and clients' transactions."""
 
     def __init__(self) -> None:
         self._open: set[object] = set()
@@ -46,10 +48,10 @@ class GlobalLock:
         self._changed = trio.lowlevel.ParkingLot()
 
     async def between_transactions(self, attempt: Attempt, *, lock_ms: int = _LOCK_MS) -> None:
-        """Make a change when no transaction is open, without making others wait long for that.
+        """Make a change when no transaction is open, without delaying others for long.
 
         Args:
-            attempt: makes the change, unless it has been made; it is given ``maxTimeMS``, to be added to the command.
+            attempt: makes the change, unless it has been made; receives ``maxTimeMS``, to be added to the command.
             lock_ms: the limit for the first attempts.
 
         Raises:
@@ -75,17 +77,17 @@ class GlobalLock:
         return self._attempts > 0
 
     async def wait_turn(self) -> None:
-        """Return when a transaction may begin, which is soon in any case."""
+        """Wait until a transaction may begin, for a short time only."""
         with trio.move_on_after(_TURN_SECONDS_MAX):
             while self.is_wanted:
                 await self._changed.park()
 
     def begin(self, transaction: object) -> None:
-        """Note that a transaction begins on this mongod."""
+        """Record that a transaction begins on this mongod."""
         self._open.add(transaction)
 
     def end(self, transaction: object) -> None:
-        """Note that a transaction has ended, as far as is known; may be repeated."""
+        """Record that a transaction has apparently ended; may be repeated."""
         self._open.discard(transaction)
         self._changed.unpark_all()
 
@@ -108,23 +110,23 @@ COLLECTION: Final = "user_writes_critical_sections"
 
 _DB: Final = "config"
 _GLOBAL: Final = ""
-"""The document that is about all databases; MongoDB has no other."""
+"""The id of the document for all databases; MongoDB has no other."""
 
 _DDL: Final = "blockNewUserShardedDDL"
 _WRITES: Final = "blockUserWrites"
 _MAJORITY: Final = {"w": "majority"}
 
 _INDEX_BUILDS_LOCK_MS: Final = 1_000
-"""How long others may have to wait for one attempt to abort index builds, which takes a while in itself."""
+"""Maximum delay by one attempt to abort index builds, which takes a while in itself."""
 
 
 class Phase(StrEnum):
     """The two phases in which all servers of a cluster change together, with MongoDB's names."""
 
     PREPARE = "prepare"
-    """Block new sharded DDL; or, to allow writes again, allow those that are not sharded DDL."""
+    """Block new sharded DDL; when unblocking, allow writes that are not sharded DDL."""
     COMPLETE = "complete"
-    """Block all writes; or allow all."""
+    """Block all writes; when unblocking, allow all."""
 
 
 class Commands(Protocol):
@@ -135,7 +137,7 @@ class Commands(Protocol):
 
 
 class UserWriteBlock:
-    """What is blocked on one replica set. Every step may be repeated.
+    """The write block of one replica set. Every step may be repeated.
 
     All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
 
@@ -153,7 +155,7 @@ class UserWriteBlock:
         return await self._document() is not None
 
     async def phases(self) -> list[Phase]:
-        """The phases by which a set that blocks nothing comes to block what this one does."""
+        """Return the phases that bring an unblocked set to this set's state."""
         document = await self._document()
         if document is None:
             return []
@@ -164,7 +166,7 @@ class UserWriteBlock:
 
         Args:
             phase: the phase; the set has carried out the one before it.
-            block: whether writes are to be blocked, or allowed again.
+            block: whether to block writes, or to allow them again.
         """
         if phase is Phase.PREPARE:
             await (self._block_ddl() if block else self._set({_WRITES: False}))
@@ -180,8 +182,8 @@ class UserWriteBlock:
     async def _block_writes(self) -> None:
         """Block all writes, and abort the users' index builds in progress.
 
-        mongod aborts them only by its own command, which accepts no document that blocks sharded DDL too. As long as
-        there is a document, `is_ddl_blocked`.
+        mongod aborts them only by its own command, which fails if the document also blocks sharded DDL.
+        As long as there is a document, `is_ddl_blocked`.
         """
         document = await self._document()
         if document is not None and document.get(_DDL) and document.get(_WRITES):

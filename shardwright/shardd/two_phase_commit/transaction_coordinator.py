@@ -1,10 +1,10 @@
 """The coordinator of one two-phase commit: its document, its commands to participants, and the I/O of each step.
 
-`CommitState` decides the next step and `TransactionCoordinator` takes it. A step is repeated until it succeeds or the
-term ends; then the next primary resumes from the document.
+`CommitState` decides the next step and `TransactionCoordinator` takes it.
+A step is repeated until it succeeds or the term ends; then the next primary resumes from the document.
 
-The document is written as a write of the term, which mongod refuses in a later term. So a daemon that was paused during
-a failover decides nothing.
+The document is written as a write of the term, which mongod refuses in a later term.
+So a daemon that was paused during a failover decides nothing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -51,7 +51,7 @@ class CoordinatorDocuments:
         self._collection = ConfigCollection(mongod, _COLLECTION)
 
     async def all(self) -> list[dict[str, Any]]:
-        """All documents."""
+        """Return all documents."""
         return await self._collection.all()
 
     async def save(self, identity: TransactionId, state: CommitState, *, is_durable: bool = True) -> None:
@@ -69,17 +69,17 @@ class CoordinatorDocuments:
 
 
 def _time_of(state: CommitState) -> Mapping[str, Any]:
-    """The commit timestamp as a cluster time: mongod refuses a decision whose timestamp is later than its clock."""
+    """Return the commit timestamp as a cluster time: mongod refuses a decision later than its clock."""
     if isinstance(state.decision, Commit):
         return {"$clusterTime": signed_cluster_time(state.decision.timestamp)}
     return {}
 
 
 RETRY_SECONDS: Final = 0.1
-"""The longest pause before a command is sent to a participant again; it doubles each time."""
+"""Maximum first pause before a command is sent to a participant again; it doubles each time."""
 
 RETRY_SECONDS_MAX: Final = 5.0
-"""The longest pause before a command is sent again."""
+"""Maximum pause before a command is sent again."""
 
 Answer = Mapping[str, Any] | CommandError
 
@@ -152,7 +152,7 @@ def _commit(decision: Commit) -> dict[str, Any]:
 logger = get_logger("shardd.two_phase_commit")
 
 _AHEAD_SECONDS_MAX: Final = 1.0
-"""How long the other participants wait for the commit on the coordinator's own shard."""
+"""Maximum time for which the other participants wait for the commit on the coordinator's own shard."""
 
 
 class TransactionCoordinator:
@@ -197,7 +197,8 @@ class TransactionCoordinator:
 
     async def _write_participant_list(self) -> None:
         await self._hang(places.HANG_BEFORE_WRITING_PARTICIPANT_LIST)
-        # Shards that were added recently must be known to the next primary, which may have to send them the decision.
+        # The next primary may have to send the decision to recently added shards, so it must have them in its shard
+        # list.
         await self._until_done(self._context.config_times.wait_durable)
         await self._until_done(self._save(places.HANG_BEFORE_WAITING_FOR_PARTICIPANT_LIST_WRITE_CONCERN))
         self.state.participant_list_written()
