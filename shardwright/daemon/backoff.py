@@ -1,10 +1,12 @@
 """Pauses between attempts: each longer than the last, up to a maximum, and partly random.
 
-Attempts that fail together, as on all shards while the config servers elect a primary, would be repeated together
-too, so half of each pause is random. That is "equal jitter" as compared by M. Brooker, "Exponential Backoff And
-Jitter" (AWS Architecture Blog, 2015). "Full jitter", anything from nothing to the whole pause, causes the fewest
-calls there, where a hundred clients contend for one row. Here a few processes wait for a server to come back, and
-some give up after a number of attempts. These have to cover some time, which pauses close to nothing would not.
+Attempts that fail together, as on all shards while the config servers elect a primary, would be repeated together too.
+So half of each pause is random.
+This is "equal jitter" as compared by M. Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+"Full jitter", anything from nothing to the whole pause, causes the fewest calls there, where a hundred clients contend
+for one row.
+Here a few processes wait for a server to return, and some stop after a number of attempts.
+These attempts must cover a minimum time, which pauses close to nothing would not.
 """
 
 import random
@@ -19,13 +21,13 @@ from shardwright.wire.errors import BackendError, CommandError
 class Backoff:
     """The pauses of one loop, which grow while its attempts fail.
 
-    There is no deadline: a loop that gives up after some time runs in a cancel scope.
+    There is no deadline: a loop with a time limit runs in a cancel scope.
 
     Args:
-        first_seconds: the longest that the first pause may take.
-        seconds_max: the longest that any pause may take.
+        first_seconds: maximum length of the first pause.
+        seconds_max: maximum length of any pause.
         growth: the factor from one pause to the next.
-        random_fraction: from 0 to 1, how much of the random half of a pause to take.
+        random_fraction: returns the share, from 0 to 1, of the random half of a pause.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Backoff:
         await trio.sleep(self.next_seconds())
 
     def next_seconds(self) -> float:
-        """How long the next pause should take, for callers that wait themselves; the one after it will be longer."""
+        """Return the length of the next pause, for callers that wait themselves; the following one will be longer."""
         longest = self._longest_seconds
         self._longest_seconds = min(longest * self._growth, self._seconds_max)
         return longest * (1 + self._random_fraction()) / 2
@@ -67,14 +69,14 @@ async def until_done(
     backoff: Backoff,
     on_failure: Callable[[BackendError | CommandError, float], None],
 ) -> Result:
-    """Run a step, and repeat it after errors of servers until it succeeds; returns its result.
+    """Repeat a step after server errors until it succeeds; return its result.
 
     There is no deadline: the caller runs in a cancel scope, usually of a term's nursery.
 
     Args:
-        step: may be executed more than once, also because an attempt that failed may have been executed nevertheless.
+        step: must be safe to repeat, because a failed attempt may have been executed.
         backoff: the pauses.
-        on_failure: called with the error, and how many seconds the pause before the next attempt takes.
+        on_failure: called with the error and the seconds until the next attempt.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The user or member of the cluster that a connection's certificate names, for authentication with it (MONGODB-X509).
+"""The user or cluster member named by a client certificate, for MONGODB-X509 authentication.
 
 A certificate with this server's own organization belongs to a member, and never to a user.
 """
@@ -27,12 +27,12 @@ def check_mechanism(mechanism: str) -> None:
 
 
 def name_in_certificate(client: ClientConnection, db: str, user: str | None) -> tuple[UserName, UserName]:
-    """The name in the certificate of a client, and as whom it logs in: as that user, or as a part of the cluster.
+    """Return the name in a client's certificate and the identity to log in: the user, or the cluster's internal user.
 
     Args:
-        client: whose connection has the certificate.
-        db: of the user according to the client.
-        user: the user's name according to the client, if it gives any.
+        client: the connection with the certificate.
+        db: the user's database according to the client.
+        user: the user's name according to the client, if it sends any.
 
     Raises:
         CommandError: ProtocolError, the database is another; AuthenticationFailed, anything else is wrong.

@@ -1,4 +1,4 @@
-"""The daemon's certificates: their options, their rotation, and the metric that shows when they expire."""
+"""The daemon's certificates: their options, their rotation, and the warnings before they expire."""
 
 import argparse
 import signal
@@ -19,19 +19,19 @@ logger = get_logger("daemon.tls")
 
 ROTATE_CERTIFICATES: Final = "rotateCertificates"
 ROTATION_SIGNAL: Final = signal.SIGHUP
-"""What a daemon with TLS takes for a request to read the files again; without TLS it ends the process."""
+"""Signal that makes a daemon with TLS reload its certificates; without TLS it ends the process."""
 
 _SIGNAL: Final = "signal"
 
 
 def rotate_certificates(message: str | None = None) -> None:
-    """Read the files of certificates again.
+    """Reload the certificate files.
 
     Args:
-        message: for the log, from who asks for this.
+        message: the requester's text for the log.
 
     Raises:
-        CommandError: InvalidSSLConfiguration, a file cannot be used; those in use stay.
+        CommandError: InvalidSSLConfiguration, a file cannot be used; the former certificates stay.
     """
     try:
         TLS.rotate()
@@ -42,20 +42,20 @@ def rotate_certificates(message: str | None = None) -> None:
 
 
 class RotationSignals:
-    """The signals that ask for a rotation: each is obeyed after the rotation that is going on, several at once."""
+    """The signals that request a rotation; signals during a rotation cause one more afterwards."""
 
     def __init__(self) -> None:
         self._received = trio.Event()
 
     def note(self) -> None:
-        """A signal has come."""
+        """Record a signal."""
         self._received.set()
 
     async def obey(self, rotate: Callable[[str], Awaitable[None]]) -> None:
         """Rotate at each signal, until cancelled; failures are logged.
 
         Args:
-            rotate: as `rotate_certificates`, also for the process behind a daemon.
+            rotate: as `rotate_certificates`, also for the daemon's mongod.
         """
         while True:
             await self._received.wait()
@@ -68,14 +68,14 @@ _PAUSE_SECONDS: Final = 86_400
 
 
 async def watch_expiry() -> None:
-    """Warn until cancelled, while `TlsSettings.expiration_warning_days` says so."""
+    """Warn once a day until cancelled, within `TlsSettings.expiration_warning_days` of the expiry."""
     while True:
         warn_of_expiry(datetime.now(UTC))
         await trio.sleep(_PAUSE_SECONDS)
 
 
 def warn_of_expiry(now: datetime) -> None:
-    """Warn if the certificate in use has expired, or does so soon.
+    """Warn if the certificate in use has expired, or expires soon.
 
     Args:
         now: the present time.
@@ -91,7 +91,7 @@ def warn_of_expiry(now: datetime) -> None:
 
 
 def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str]) -> TlsSettings:
-    """The settings in the options.
+    """Read the TLS settings from the options.
 
     Args:
         parsed: the options.

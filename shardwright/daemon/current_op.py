@@ -1,4 +1,4 @@
-"""The pipeline that ``currentOp`` runs on mongod, as mongod's own command of that name does."""
+"""The pipeline that ``currentOp`` runs on mongod, as in mongod's own command of that name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,13 +10,13 @@ _ON_ANY_MEMBER: Final = {"mode": "nearest"}
 
 
 def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """An ``aggregate`` on ``admin`` that finds the operations requested by a ``currentOp``.
+    """Return an ``aggregate`` on ``admin`` that finds the operations requested by a ``currentOp``.
 
     They are returned in one document, so that all of them are in the first batch. More than 16 MB of them are an error,
     as in MongoDB.
 
     Args:
-        arguments: the whole command. Its fields are conditions, unless all commands have them.
+        arguments: the whole command. Its fields are conditions, except those common to all commands.
         added: stages that add further operations before these conditions.
     """
     stage = {
@@ -35,5 +35,5 @@ def find_operations(arguments: Mapping[str, Any], added: Sequence[Mapping[str, A
 
 
 def found_operations(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The operations in the reply to `find_operations`."""
+    """Return the operations in the reply to `find_operations`."""
     return [operation for group in reply["cursor"]["firstBatch"] for operation in group["inprog"]]

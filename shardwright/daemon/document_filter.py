@@ -1,7 +1,7 @@
-"""Filters in MongoDB's query language on documents that a daemon makes itself, such as events of the audit log. Pure.
+"""Filters in MongoDB's query language on documents of a daemon, such as events of the audit log. Pure.
 
-It has the operators that such filters need. A filter with another one is refused when it is parsed, so that a filter
-never means less than it says.
+Only the operators that such filters need are supported. A filter with another one is refused when it is parsed, so that
+a filter is never weaker than written.
 """
 
 import re
@@ -14,14 +14,14 @@ from bson.regex import Regex
 from shardwright.wire.rawbson import is_string
 
 Predicate: TypeAlias = Callable[[Any], bool]
-"""Whether a value, or a whole document, is meant."""
+"""Whether a value, or a whole document, matches."""
 
 
 def parse_filter(query: Mapping[str, Any]) -> Predicate:
-    """What decides about documents.
+    """Parse a filter.
 
     Raises:
-        ValueError: the filter is malformed, or has an operator that is not supported; the message is for the operator.
+        ValueError: the filter is malformed, or has an unsupported operator; the message is for the operator.
     """
     return _all_of([_parse_term(name, condition) for name, condition in query.items()])
 
@@ -38,7 +38,7 @@ def _parse_term(name: str, condition: object) -> Predicate:
 
 
 def _parse_condition(condition: object) -> Predicate:
-    """What decides about all values at a path, which are several if there are arrays on the way."""
+    """Parse a condition on all values at a path; arrays on the path produce several."""
     if not isinstance(condition, Mapping) or not any(name.startswith("$") for name in condition):
         return _equal(condition)
     options = condition.get("$options", "")
@@ -68,7 +68,7 @@ def _parse_operator(name: str, value: Any, options: str) -> Predicate:  # noqa: 
 
 
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:  # noqa: ANN401 - a BSON value can be anything
-    """The values at a path; arrays are entered, and count as their elements and as themselves."""
+    """Yield the values at a path; an array is traversed, and counts as its elements and as itself."""
     if not path:
         yield value
         if isinstance(value, list):
@@ -83,7 +83,7 @@ def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:  # noqa: ANN401 -
 
 
 def _equal(wanted: object) -> Predicate:
-    """What decides about all values at a path: whether one is equal. Null is equal to none at all."""
+    """Return a test for all values at a path: whether any is equal. Null also equals a missing value."""
     is_any_equal = _any_value(_equals(wanted))
     return is_any_equal if wanted is not None else lambda values: not values or is_any_equal(values)
 
@@ -98,7 +98,7 @@ def _equals(wanted: object) -> Predicate:
 
 
 def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[object], Predicate]:
-    """An operator that only values of the same kind can meet."""
+    """Return an operator that only values of the same kind can satisfy."""
 
     def of(wanted: object) -> Predicate:
         kind = next((kind for kind in _ORDERED if isinstance(wanted, kind) and not isinstance(wanted, bool)), None)

@@ -1,11 +1,11 @@
-"""The fail point ``failCommand``: which commands it affects, and how.
+"""The fail point ``failCommand``: the affected commands, and its effects.
 
-It fails a command before the command runs, delays it, closes the client's connection, or adds a write concern error
-to the reply of a write that has run.
+It fails a command before the command runs, delays it, closes the client's connection, or adds a write concern error to
+the reply of a write that has run.
 
-Extra information of the error is parsed by its code, as a mongod does: it constructs the error from the fields that
-it knows for the code, refuses the fields that have another type, and returns nothing else. All this was read off a
-mongod 6.0.5.
+Extra information of the error is parsed by its code, as in mongod, which constructs the error from the fields defined
+for the code.
+It refuses fields of another type, and returns nothing else. All this was observed on a mongod 6.0.5.
 """
 
 import math
@@ -35,14 +35,14 @@ Parse = Callable[[Info], dict[str, Any]]
 
 
 def extra_info(code: int, info: object) -> dict[str, Any] | None:
-    """The fields that an error has beside its code; None for a code that has none.
+    """Return the fields that an error has beside its code; None for a code that has none.
 
     Args:
         code: the code of the error.
         info: the given information; None if none is given.
 
     Raises:
-        CommandError: 40671, the code must have some; TypeMismatch, it is not a document; or what the mongod says of its
+        CommandError: 40671, the code requires some; TypeMismatch, it is not a document; or mongod's error for its
             fields.
     """
     parse = _REQUIRED.get(code)
@@ -81,7 +81,7 @@ def _object(info: Info, name: str) -> dict[str, Any]:
 
 
 def _document(value: object) -> dict[str, Any]:
-    """A document; an array counts as one, with its positions as names."""
+    """Return a document; an array counts as one, with its positions as names."""
     if isinstance(value, list):
         return {str(position): each for position, each in enumerate(value)}
     assert isinstance(value, Mapping)
@@ -94,7 +94,7 @@ def _text_or_empty(info: Info, name: str) -> str:
 
 
 def _struct(info: Info, struct: str, types: Mapping[str, str], optional: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a structure of MongoDB's definitions; others are ignored."""
+    """Return the fields of a structure of MongoDB's definitions; others are ignored."""
     for name, wanted in {**optional, **types}.items():
         if name not in info:
             if name in types:
@@ -241,7 +241,7 @@ FAIL_COMMAND: Final = "failCommand"
 _INT32_RANGE: Final = 2**32
 
 _NEVER_FAILS: Final = "configureFailPoint"
-"""Otherwise a fail point might be impossible to turn off."""
+"""Command that never fails, because otherwise a fail point might be impossible to turn off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +250,9 @@ class CommandCall:
 
     Attributes:
         names: its name and aliases.
-        namespace: of the collection that it is run on.
-        app_name: of the client, "" if it sent none.
-        thread_name: of the client's connection, as ``currentOp`` shows it.
+        namespace: the namespace that it runs on.
+        app_name: the client's application name, "" if it sent none.
+        thread_name: the name of the client's connection, as ``currentOp`` shows it.
     """
 
     names: Set[str]
@@ -265,14 +265,14 @@ class FailCommandError(CommandError):
     """The error that ``failCommand`` causes.
 
     Attributes:
-        has_given_labels: the test has said which labels it has, and it gets no others.
+        has_given_labels: whether the test specified its labels, so that no others are added.
     """
 
     has_given_labels = False
 
 
 class FailCommandCloseError(OSError):
-    """The connection to the client is to be closed."""
+    """The client's connection must be closed."""
 
 
 def fails_before(data: Mapping[str, Any], call: CommandCall) -> bool:
@@ -288,7 +288,7 @@ def fails_after(data: Mapping[str, Any], call: CommandCall) -> bool:
 
 
 def block_seconds(data: Mapping[str, Any]) -> float:
-    """How long a command is delayed.
+    """Return the delay of a command.
 
     Raises:
         CommandError: InvalidOptions.
@@ -307,7 +307,7 @@ def raise_failure(data: Mapping[str, Any]) -> None:
     """Fail a command once it has been delayed.
 
     Raises:
-        FailCommandCloseError: the client's connection is to be closed.
+        FailCommandCloseError: the client's connection must be closed.
         FailCommandError: the command fails.
         CommandError: TypeMismatch, ``errorExtraInfo`` is not a document; or as `extra_info`.
     """
@@ -335,7 +335,7 @@ def _given_info(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def reply_with_error(data: Mapping[str, Any], reply: bytes) -> bytes:
-    """The raw reply of a command that has run, with the write concern error before ``ok`` and the labels behind.
+    """Add the write concern error before ``ok`` and the labels at the end of a raw reply.
 
     Raises:
         CommandError: 10065, ``writeConcernError`` is neither a document nor an array.
@@ -372,7 +372,7 @@ def _is_affected(data: Mapping[str, Any], call: CommandCall) -> bool:
 
 
 def _error_code(data: Mapping[str, Any]) -> int | None:
-    """The lower 32 bits of the code: with 0 the command succeeds. None if it is missing or not a whole number."""
+    """Return the lower 32 bits of the code, where 0 means success. None if it is missing or not a whole number."""
     code = _integer(data.get("errorCode"))
     return None if code is None else (code + _INT32_RANGE // 2) % _INT32_RANGE - _INT32_RANGE // 2
 

@@ -1,8 +1,9 @@
 """Fail points: named points in a daemon at which tests make it wait or fail.
 
 Their commands and modes are MongoDB's (``configureFailPoint``, ``waitForFailPoint``; wiki page "The failCommand fail
-point" and ``src/mongo/util/fail_point.h``). Code asks `FailPoints.should_fail`, or waits in `FailPoints.hang_while`.
-Outside tests all are off, and asking costs a look-up in an empty dictionary.
+point" and ``src/mongo/util/fail_point.h``).
+Code calls `FailPoints.should_fail`, or waits in `FailPoints.hang_while`.
+Outside tests all are off, and a call costs a look-up in an empty dictionary.
 """
 
 import math
@@ -32,7 +33,7 @@ _INT64_RANGE: Final = 2.0**63
 
 
 def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Callable[[], bool] | None:
-    """The function that decides each time whether the fail point fires; None for ``off``.
+    """Return the function that decides each time whether the fail point fires; None for ``off``.
 
     Args:
         mode: the argument of the command.
@@ -81,7 +82,7 @@ def _whole_number(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a cl
 
 
 def _text(number: float | Decimal128) -> str:
-    """A number as a mongod shows it in messages."""
+    """Format a number as in mongod's messages."""
     text = str(number) if isinstance(number, Decimal128) else f"{number:.16g}"
     return text if "." in text or isinstance(number, Decimal128) else f"{text}.0"  # "1e+20.0" and "nan.0" as well
 
@@ -151,11 +152,11 @@ class FailPoints:
 
     Args:
         names: all fail points of the daemon.
-        new_count: counts the calls that reach a fail point from when it is turned on, given its name.
+        new_count: returns a counter of the calls that reach a fail point after it is turned on, given its name.
 
     Attributes:
         names: the known fail points.
-        is_any_on: whether any fail point is on; what a daemon checks for every request.
+        is_any_on: whether any fail point is on; a cheap check for every request.
     """
 
     def __init__(self, names: Iterable[str], new_count: Callable[[str], Count] = lambda _: count().__next__) -> None:
@@ -166,7 +167,7 @@ class FailPoints:
         self._active: dict[str, _Switch] = {}
 
     def configure(self, name: str, mode: object, data: Mapping[str, Any] | None = None) -> int:
-        """Turn a fail point on or off; returns how often it has been entered so far.
+        """Turn a fail point on or off; return how often it has been entered so far.
 
         Args:
             name: the fail point.
@@ -188,7 +189,7 @@ class FailPoints:
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
-        """The fail point's data if it fires for this caller, otherwise None.
+        """Return the fail point's data if it fires for this caller, otherwise None.
 
         Args:
             name: the fail point.
@@ -220,7 +221,7 @@ class FailPoints:
             await switch.wait_for_change()
 
     async def wait_entered(self, name: str, times: int) -> int:
-        """Wait until the fail point has been entered ``times`` times since the daemon started; returns its number.
+        """Wait until the fail point has been entered ``times`` times since the daemon started; return its number.
 
         Raises:
             CommandError: FailPointSetFailed, there is none of that name.
@@ -252,7 +253,7 @@ class FailPoints:
 
 @dataclass(frozen=True, slots=True)
 class FailPointConfiguration:
-    """What ``configureFailPoint`` asks for; its mode is not checked yet.
+    """Arguments of ``configureFailPoint``, with an unchecked mode.
 
     Attributes:
         name: the fail point.
@@ -267,12 +268,12 @@ class FailPointConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class FailPointWait:
-    """What ``waitForFailPoint`` asks for.
+    """Arguments of ``waitForFailPoint``.
 
     Attributes:
         name: the fail point.
-        times: how often it must have been entered.
-        max_time_ms: how long to wait.
+        times: the required number of entries.
+        max_time_ms: maximum wait.
     """
 
     name: str
@@ -281,11 +282,11 @@ class FailPointWait:
 
 
 def _any_name(name: str) -> None:
-    """Accepts all names."""
+    """Accept all names."""
 
 
 def parse_configuration(request: Request, check_name: Callable[[str], None] = _any_name) -> FailPointConfiguration:
-    """The arguments of ``configureFailPoint``.
+    """Parse the arguments of ``configureFailPoint``.
 
     Args:
         request: the command.
@@ -300,7 +301,7 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
     if b"mode" not in request.fields:
         raise CommandError(ErrorCode.IllegalOperation, "When setting a failpoint, you must supply a 'mode'")
     data = request.get(b"data", {})
-    if isinstance(data, list):  # to mongod an array is a document whose fields are named by numbers
+    if isinstance(data, list):  # mongod reads an array as a document with numbers as field names
         data = {str(position): value for position, value in enumerate(data)}
     if not isinstance(data, Mapping):
         raise CommandError(ErrorCode.TypeMismatch, "the 'data' option must be a JSON object")
@@ -308,7 +309,7 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
 
 
 def parse_wait(request: Request) -> FailPointWait:
-    """The arguments of ``waitForFailPoint``, for which ``maxTimeMS`` is required.
+    """Parse the arguments of ``waitForFailPoint``, for which ``maxTimeMS`` is required.
 
     Raises:
         CommandError: 40414, TypeMismatch, 51024.

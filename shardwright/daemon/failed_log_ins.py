@@ -1,8 +1,8 @@
-"""Guessing passwords is slow: after some failures, the verdict on further proofs comes later and later.
+"""Delays against password guessing: after some failures, each further proof is answered later.
 
-What counts is the user's name together with the address of the client, so that guesses from elsewhere, or of other
-users' passwords from the same machine, delay no other user. A delayed authentication with the right password
-succeeds, so no client can lock a user out.
+Failures are counted by user name and client address.
+So guesses from elsewhere, or of other users' passwords from the same machine, delay no other user.
+A delayed authentication with the right password succeeds, so no client can lock a user out.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class FailedLogIns:
     """The failures of the last minute, at most `_REMEMBERED_MAX`.
 
     Args:
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -40,11 +40,11 @@ class FailedLogIns:
         self._failures: OrderedDict[_Key, _Failures] = OrderedDict()
 
     def delay_seconds(self, user: UserName, address: str | None) -> float:
-        """How long the next verdict is to be delayed, whatever it is.
+        """Return the delay before the next proof is answered, whether right or wrong.
 
         Args:
-            user: whose log-in it is; there need not be such a user.
-            address: of the client; None for a UNIX socket.
+            user: the user of the log-in, which need not exist.
+            address: the client's address; None for a UNIX socket.
         """
         failures = self._failures.get((user, address))
         if failures is None or self._clock() - failures.latest > _REMEMBERED_SECONDS or failures.count < _FREE:
@@ -52,7 +52,7 @@ class FailedLogIns:
         return float(min(_DELAY_SECONDS_MAX, _FIRST_DELAY_SECONDS * 2 ** min(failures.count - _FREE, 10)))
 
     def note(self, user: UserName, address: str | None) -> None:
-        """A log-in has failed."""
+        """Record a failed log-in."""
         now = self._clock()
         failures = self._failures.pop((user, address), None)
         if failures is None or now - failures.latest > _REMEMBERED_SECONDS:
@@ -63,5 +63,5 @@ class FailedLogIns:
             self._failures.popitem(last=False)
 
     def forget(self, user: UserName, address: str | None) -> None:
-        """A log-in has succeeded."""
+        """Remove the failures after a successful log-in."""
         self._failures.pop((user, address), None)

@@ -1,16 +1,16 @@
-"""The first stage of a pipeline, which decides how some aggregations have to be treated."""
+"""The first stage of a pipeline, on which the handling of some aggregations depends."""
 
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
 from shardwright.wire.request import Request
 
 
 def first_stage_names(request: Request) -> list[bytes]:
-    """The names of the fields of a request's first stage: one, if it is well-formed.
+    """Return the field names of a request's first stage, which are one if it is well-formed.
 
     The list is empty if the request has no pipeline, or if its pipeline is empty or malformed.
 
     Raises:
-        InvalidBSONError: it is not well-formed BSON.
+        InvalidBSONError: the request is not well-formed BSON.
     """
     pipeline = request.fields.get(b"pipeline")
     if pipeline is None or pipeline[0] != ARRAY:

@@ -22,10 +22,10 @@ from shardwright.daemon.version import package_version
 from shardwright.wire.logger import get_logger
 
 IDLE_SECONDS_MAX: Final = 60.0
-"""How long a connection may take until its next request has been read and answered."""
+"""Maximum time until the next request of a connection has been read and answered."""
 
 OPEN_METRICS: Final = b"application/openmetrics-text"
-"""What a scraper accepts that prefers OpenMetrics."""
+"""The accepted type of a scraper that prefers OpenMetrics."""
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 16 * 1024
@@ -43,11 +43,11 @@ class Response:
 
 
 class HealthServer:
-    """Serves the paths above.
+    """Serves the module's paths.
 
     Args:
         metrics: shown by ``/metrics``.
-        not_ready_reason: called for every ``/readyz``: None if the daemon is ready, otherwise why it is not.
+        not_ready_reason: called for every ``/readyz``; returns None if the daemon is ready, otherwise the reason.
     """
 
     def __init__(self, metrics: Metrics, not_ready_reason: Callable[[], str | None]) -> None:
@@ -55,7 +55,7 @@ class HealthServer:
         self._not_ready_reason = not_ready_reason
 
     def respond(self, method: bytes, target: bytes, accept: bytes = b"") -> Response:
-        """The response to one request, without any I/O; ``accept`` is its header of that name."""
+        """Return the response to one request, without any I/O; ``accept`` is its header of that name."""
         if method not in (b"GET", b"HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, error="only GET and HEAD")
         match target.partition(b"?")[0]:
@@ -87,7 +87,7 @@ class HealthServer:
                 logger.debug("An HTTP connection broke")
 
     def _respond_safely(self, request: h11.Request) -> Response:
-        """The response, or 500: a faulty gauge must not bring the daemon down."""
+        """Return the response, or 500, because a faulty gauge must not stop the daemon."""
         try:
             return self.respond(request.method, request.target, dict(request.headers).get(b"accept", b""))
         except Exception:
@@ -95,7 +95,7 @@ class HealthServer:
             return _json(HTTPStatus.INTERNAL_SERVER_ERROR, error="internal error")
 
     async def _serve_request(self, connection: h11.Connection, stream: trio.abc.Stream) -> bool:
-        """Read and answer one request; returns whether another may follow on this connection."""
+        """Read and answer one request; return whether another may follow on this connection."""
         try:
             request = await _read_request(connection, stream)
             if request is None:
@@ -122,7 +122,7 @@ async def serve_http(server: HealthServer, listeners: Iterable[socket.socket]) -
 
 
 async def _read_request(connection: h11.Connection, stream: trio.abc.Stream) -> h11.Request | None:
-    """The next request, with its body consumed, or None if the client has finished."""
+    """Return the next request, with its body consumed, or None if the client has finished."""
     request: h11.Request | None = None
     while True:
         event = connection.next_event()

@@ -1,8 +1,8 @@
-"""Transactions of a daemon itself: attempts, repeated until one has been committed or cannot be.
+"""Internal transactions of a daemon: attempts, repeated until one has been committed or cannot be.
 
-As in MongoDB's internal transaction API, an attempt that failed for a passing reason is followed by one with another
-number, and a commit whose outcome is not known by the same commit. How statements are run and how the commit is sent
-is up to the daemon.
+As in MongoDB's internal transaction API, a transient failure is followed by an attempt with another number.
+A commit with an unknown outcome is sent again.
+The daemon decides how to run the statements and how to send the commit.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from shardwright.daemon.backoff import Backoff
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 
 ATTEMPTS_MAX: Final = 120
-"""As MongoDB's limit for its own transactions; of all attempts, and of all commits of one attempt."""
+"""Limit for all attempts, and for all commits of one attempt, as for MongoDB's internal transactions."""
 
 _PAUSE_SECONDS_FIRST: Final = 0.005
 _PAUSE_SECONDS_MAX: Final = 1.0
@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 class Attempt(ABC, Generic[T, C]):
-    """One transaction, with a number of its own."""
+    """One transaction, with its transaction number."""
 
     @abstractmethod
     async def run_statements(self) -> T:
@@ -48,24 +48,24 @@ class Attempt(ABC, Generic[T, C]):
         """Commit the transaction.
 
         Raises:
-            CommandError: it was aborted, labelled as above; or the outcome is unknown.
+            CommandError: it was aborted, labelled as in `run_statements`; or the outcome is unknown.
         """
 
     @abstractmethod
     def may_be_committed(self, error: CommandError) -> bool:
-        """Whether the outcome of a commit that failed is unknown, so that it is to be sent again."""
+        """Whether the outcome of a failed commit is unknown, so that it must be sent again."""
 
 
 async def run_attempts(begin: Callable[[int], Attempt[T, C]], numbers: Sequence[int]) -> tuple[T, C]:
-    """Run a transaction and commit it; returns the results of its statements and of its commit.
+    """Run a transaction and commit it; return the results of its statements and of its commit.
 
     Args:
         begin: makes an attempt with a number.
-        numbers: the ``txnNumber`` of each attempt. There must be no more than these.
+        numbers: the ``txnNumber`` of each attempt, which limits their number.
 
     Raises:
-        CommandError: a failure that does not pass; or the last one. It has no label TransientTransactionError, since
-            the client knows nothing of the transaction.
+        CommandError: a permanent failure, or the last one. It has no label TransientTransactionError, since the
+            transaction is invisible to the client.
     """
     backoff = Backoff(_PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX)
     for number in numbers:
@@ -93,7 +93,7 @@ async def _executed(attempt: Attempt[T, C]) -> T:
 
 
 async def _committed(attempt: Attempt[T, C]) -> C:
-    """Commit, again and again as long as the outcome is unknown."""
+    """Commit, repeatedly while the outcome is unknown."""
     backoff = Backoff(_PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX)
     for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
         try:
@@ -102,7 +102,7 @@ async def _committed(attempt: Attempt[T, C]) -> C:
             if not attempts_left or not attempt.may_be_committed(error):
                 raise
         except trio.Cancelled:
-            # Where the request did not arrive, the transaction would keep its documents until its lifetime is over.
+            # If the request did not arrive, the transaction would keep its documents until its lifetime is over.
             with trio.CancelScope(shield=True):
                 await attempt.abort_undecided()
             raise

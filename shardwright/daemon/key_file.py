@@ -1,4 +1,4 @@
-"""Reading a key file, by whose keys the processes of a cluster recognise each other; the rules are mongod's.
+"""Reading a key file, which authenticates the processes of a cluster to each other; the rules are mongod's.
 
 The file has one key, or a YAML list of at most two, so that keys can be changed one process at a time.
 """
@@ -20,11 +20,11 @@ _QUOTES: Final = ("'", '"')
 
 
 def read_key_file(path: Path) -> tuple[str, ...]:
-    """The keys, the one to log in with first.
+    """Return the keys, the one to log in with first.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: its contents are no keys, or others than its owner may read it; the message is for the operator.
+        ValueError: a key is invalid, or others than the owner may read the file; the message is for the operator.
     """
     descriptor = os.open(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
@@ -42,7 +42,7 @@ def read_key_file(path: Path) -> tuple[str, ...]:
 
 
 def _items(text: str) -> list[str]:
-    """The items of a list, or the whole text as the only one."""
+    """Return the items of a list, or the whole text as the only one."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if not _ITEM.match(lines.lstrip()):
         return [lines]
@@ -50,7 +50,7 @@ def _items(text: str) -> list[str]:
 
 
 def _checked(path: Path, item: str) -> str:
-    """A key without the white space in it, which does not count."""
+    """Return a key without its white space, which is ignored."""
     key = "".join(item.split())
     if len(key) > 1 and key[0] == key[-1] and key[0] in _QUOTES:
         key = key[1:-1]

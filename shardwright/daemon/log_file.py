@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 _MODE: Final = 0o600
-"""As of mongod's logs: slow operations show what is in collections."""
+"""The mode of mongod's logs, because slow operations show data of collections."""
 
 _STANDARD_STREAMS: Final = (1, 2)
 
 
 class LogRotation(StrEnum):
-    """What a rotation does with the file, with the names of mongod's ``--logRotate``."""
+    """Kinds of rotation, with the names of mongod's ``--logRotate``."""
 
     RENAME = "rename"
     """The file is renamed with the time as a suffix, and a new one is created."""
@@ -31,8 +31,8 @@ class LogFile:
 
     Args:
         path: the file, which is opened at once.
-        rotation: what `rotate` does.
-        mode: of a new file.
+        rotation: the effect of `rotate`.
+        mode: permissions of a new file.
 
     Raises:
         OSError: it cannot be opened.
@@ -58,7 +58,7 @@ class LogFile:
         """Do nothing: lines are not buffered."""
 
     def rotate(self, suffix: str) -> None:
-        """Start a new file, or continue in the one that another program or process has created in its place.
+        """Start a new file, or continue in the file that another program or process has created in its place.
 
         Args:
             suffix: appended to the name of the finished file, after a dot.

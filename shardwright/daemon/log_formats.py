@@ -32,36 +32,36 @@ _KEPT: Final = frozenset(
 
 
 class Redaction:
-    """Whether the log of this process is redacted.
+    """The redaction setting of a process's log.
 
     Attributes:
-        is_on: it is.
+        is_on: whether the log is redacted.
     """
 
     def __init__(self) -> None:
         self.is_on = False
 
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a line as they may be written."""
+        """Return the fields of a line, redacted if necessary."""
         if not self.is_on:
             return dict(fields)
         return {name: value if _may_stay(name, value) else REDACTED for name, value in fields.items()}
 
     def message(self, message: str, *, is_own: bool) -> str:
-        """The sentence of a line.
+        """Return the sentence of a line, redacted if necessary.
 
         Args:
-            message: as it was logged.
-            is_own: whether it is a sentence of this code, without any data.
+            message: the logged sentence.
+            is_own: whether it is a constant of this code, without any data.
         """
         return message if is_own or not self.is_on else REDACTED
 
     def traceback(self, error: BaseException | None, whole: str) -> str:
-        """The traceback of an error: without what the error says.
+        """Return the traceback of an error, without its message if redacted.
 
         Args:
             error: the error.
-            whole: the traceback with it.
+            whole: the traceback with the message.
         """
         if not self.is_on or error is None:
             return whole
@@ -73,19 +73,19 @@ def _may_stay(name: str, value: object) -> bool:
 
 
 REDACTION: Final = Redaction()
-"""The redaction of this process."""
+"""The redaction setting of this process."""
 
 
 _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The sentence of a line."""
+    """Return the sentence of a line."""
     return REDACTION.message(record.getMessage(), is_own="fields" in vars(record))
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a line: the fields of `wire.logger`, and extra attributes of a library's record."""
+    """Return the fields of a line: the fields of `wire.logger`, and extra attributes of a library's record."""
     attributes = vars(record)
     fields = dict(attributes.get("fields", {}))
     fields.update(
@@ -95,7 +95,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def traceback_of(record: logging.LogRecord) -> str | None:
-    """The traceback of a line; None if it has none."""
+    """Return the traceback of a line; None if it has none."""
     if not record.exc_info:
         return None
     return REDACTION.traceback(record.exc_info[1], logging.Formatter().formatException(record.exc_info))
@@ -146,9 +146,9 @@ class _Line:
     Attributes:
         id: its number.
         message: its sentence.
-        attributes: its names of our fields, where they are others than the names in camel case.
-        component: its component, if the logger has another.
-        context: its context, if that is not the connection.
+        attributes: mongod's names of our fields, where they are not the camel case form.
+        component: its component, if it differs from the logger's.
+        context: its context, if it is not the connection.
     """
 
     id: int
@@ -173,7 +173,7 @@ _LINES: Final = {
     "Lost a replica set member": _Line(4712102, "Host failed in replica set", {"remote": "host"}),
     "Listening": _Line(23016, "Waiting for connections"),
 }
-"""Mongod's line for each sentence of ours that means the same."""
+"""mongod's line for each of our sentences with the same meaning."""
 
 _ATTRIBUTES: Final = {"namespace": "ns", "duration_ms": "durationMillis", "db": "db"}
 
@@ -182,7 +182,7 @@ class MongodbFormatter(logging.Formatter):
     """Formats a log record as a line of mongod."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its newline."""
+        """Return the line, without its newline."""
         fields, message = fields_of(record), message_of(record)
         line = _LINES.get(message) or _Line(own_id(message), message)
         connection = fields.get("connection_id")
@@ -205,12 +205,12 @@ class MongodbFormatter(logging.Formatter):
 
 
 def own_id(message: str) -> int:
-    """The id of a sentence that mongod does not have."""
+    """Return the id of a sentence that mongod does not have."""
     return OWN_IDS_FROM + crc32(message.encode()) % _OWN_IDS
 
 
 def component_of(logger: str) -> str:
-    """MongoDB's component of a logger; ``-``, its default, for libraries' loggers."""
+    """Return MongoDB's component of a logger; ``-``, its default, for libraries' loggers."""
     while logger:
         if logger in _COMPONENTS:
             return _COMPONENTS[logger]

@@ -1,6 +1,6 @@
 """Rotation of a daemon's logs by ``logRotate``, which all daemons have, and at SIGUSR1.
 
-As in MongoDB they are two: ``server``, the daemon's own log, and ``audit``, if there is an audit log.
+As in MongoDB there are two: ``server``, the daemon's own log, and ``audit``, if there is an audit log.
 """
 
 import os
@@ -34,14 +34,14 @@ class DaemonLogs:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Which logs there are."""
+        """The existing logs."""
         return (SERVER,) if self._audit is None else (SERVER, AUDIT)
 
     def rotate(self, kind: str | None = None) -> None:
-        """Rotate the logs as ``--log-rotate`` says. All are tried, if one cannot be rotated too.
+        """Rotate the logs according to ``--log-rotate``. A failure of one does not prevent the others.
 
         Args:
-            kind: which of `kinds`; None for all.
+            kind: one of `kinds`; None for all.
 
         Raises:
             OSError: logging continues in the old file; the daemon's own log has the reason.
@@ -59,10 +59,10 @@ class DaemonLogs:
         self._change({SERVER: reopen_log, AUDIT: self._change_audit})
 
     def rotate_for_client(self, kind: str | None = None) -> None:
-        """As `rotate`, at the request of a client.
+        """Call `rotate` at the request of a client.
 
         Args:
-            kind: what the client has named, whatever it is; None for all.
+            kind: the client's unchecked argument; None for all.
 
         Raises:
             CommandError: NoSuchKey, there is no such log; FileRenameFailed, as `rotate`.

@@ -1,8 +1,9 @@
 """Structured logs: one JSON object per line, on standard error or in a file.
 
-By default a line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (a sentence), then
-its fields in snake_case. Our own lines come from `wire.logger`; lines of libraries, and Python's warnings, come
-through the standard library and get the same format.
+By default a line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (a sentence), then its
+fields in snake_case.
+Our own lines come from `wire.logger`. Lines of libraries and Python's warnings arrive through the standard library and
+get the same format.
 
 The newest lines are kept in memory for the ``getLog`` command.
 """
@@ -55,14 +56,14 @@ class RecentLog:
         self._lines.append(line)
 
     def clear(self) -> None:
-        """Forget all lines."""
+        """Remove all lines."""
         self._lines.clear()
 
     def excerpt(self, name: str) -> LogExcerpt:
-        """The log of one of the `LOG_NAMES`.
+        """Return the log with one of the `LOG_NAMES`.
 
         Raises:
-            CommandError: OperationFailed (96), the name is another one, as in mongod.
+            CommandError: OperationFailed (96), there is no such log, as in mongod.
         """
         if name == "global":
             return LogExcerpt(self._total, tuple(self._lines))
@@ -84,7 +85,7 @@ class JSONFormatter(logging.Formatter):
     """Formats a log record as one line of JSON. Values that JSON cannot represent are written as strings."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its newline."""
+        """Return the line, without its newline."""
         line: dict[str, Any] = {
             "t": timestamp(record.created),
             "level": record.levelname.lower(),
@@ -103,10 +104,10 @@ class LogFormat(StrEnum):
     """The forms of log lines."""
 
     JSON = "json"
-    """This module's."""
+    """This module's format."""
 
     MONGODB = "mongodb"
-    """Mongod's, see `daemon.log_formats`."""
+    """mongod's format, see `daemon.log_formats`."""
 
 
 class LineWriter(Protocol):
@@ -187,7 +188,7 @@ def log_uncaught_exceptions() -> None:
 
 
 def rotate_log(suffix: str) -> None:
-    """Rotate the log file according to the option ``--log-rotate``; without a log file nothing is done.
+    """Rotate the log file according to the option ``--log-rotate``; does nothing without a log file.
 
     Args:
         suffix: see `LogFile.rotate`.
@@ -220,15 +221,15 @@ def _change_files(change: Callable[[LogFile], None]) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the level of all components at run time, except for those that have their own."""
+    """Change the level of all components at run time, except for components with a separate level."""
     logging.getLogger().setLevel(LEVELS[level])
 
 
 def set_component_level(component: str, level: str | None) -> None:
-    """Give a component, and those below it, their own level at run time; None takes it away again."""
+    """Set the level of a component and its subcomponents at run time; None removes it."""
     logging.getLogger(component).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 
 def timestamp(seconds: float) -> str:
-    """POSIX seconds as ISO 8601 in UTC with milliseconds: ``2026-01-31T12:00:00.000Z``."""
+    """Format POSIX seconds as ISO 8601 in UTC with milliseconds: ``2026-01-31T12:00:00.000Z``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -38,7 +38,7 @@ class Counter:
 class LabelledCounter:
     """Counters of the same kind, distinguished by one label.
 
-    All of them exist from the start: Prometheus's ``increase`` and ``rate`` do not see the first event of a series
+    All of them exist from the start, because Prometheus's ``increase`` and ``rate`` miss the first event of a series
     that begins with it.
 
     Args:
@@ -91,6 +91,7 @@ class Metrics(Collector):
         """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``.
 
         Args:
+            name: see the exported form.
             description: the help text.
             label: the name of the label.
             labels: all its values.
@@ -166,17 +167,17 @@ class Metrics(Collector):
         self._add(name, read)
 
     def collect(self) -> Iterator[Metric]:
-        """The daemon's own metrics; called by the registry."""
+        """Yield the daemon's own metrics; called by the registry."""
         yield from self.operations.collect()
         for read in self._readers.values():
             yield read()
 
     def render(self) -> bytes:
-        """All metrics in Prometheus's text format, including the process's."""
+        """Return all metrics in Prometheus's text format, including the process's."""
         return generate_latest(self._registry)
 
     def render_open_metrics(self) -> bytes:
-        """As `render`, in the OpenMetrics format."""
+        """Return all metrics in the OpenMetrics format."""
         rendered: bytes = generate_open_metrics(self._registry)  # type: ignore[no-untyped-call]
         return rendered
 
@@ -204,7 +205,7 @@ LAG_PAUSE_SECONDS: Final = 0.5
 
 
 def measure_process(metrics: Metrics) -> Histogram:
-    """Add metrics of the process; returns the histogram that `measure_lag` fills."""
+    """Add metrics of the process; return the histogram that `measure_lag` fills."""
     build = package_version(), platform.python_version()
     metrics.gauges(
         "build_info", "Always 1, with the versions of this process as labels", ("version", "python"), lambda: {build: 1}
@@ -219,7 +220,7 @@ def measure_process(metrics: Metrics) -> Histogram:
 
 
 async def measure_lag(histogram: Histogram) -> None:
-    """Observe how late a timer fires, until cancelled. Whatever blocks the event loop delays all clients as much."""
+    """Measure the delay of a timer, until cancelled. Blocking the event loop delays all clients as much."""
     while True:
         due = trio.current_time() + LAG_PAUSE_SECONDS
         await trio.sleep_until(due)
@@ -317,7 +318,7 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
 
 
 def _totals(pools: ConnectionPools) -> dict[str, float]:
-    # An alert has to see a state from its first connection on, while hosts come and go.
+    # All states exist from the first connection on, so that an alert does not depend on the hosts.
     statistics = pools.statistics().values()
     return {
         "available": sum(pool.available for pool in statistics),

@@ -13,12 +13,11 @@ _NAME_NO_COLLECTION: Final = frozenset(
 
 
 def namespace_of(request: Request, *, in_full: Container[str] = (), without: Container[str] = ()) -> str:
-    """The namespace of a request; only the database if it names no collection.
+    """Return the namespace of a request; only the database if it names no collection.
 
     Args:
         request: any command.
-        in_full: commands whose argument is ``db.collection``, or a database, rather than a collection of the request's
-            database.
+        in_full: commands whose argument is ``db.collection``, or a database, instead of a collection name.
         without: commands of the daemon whose argument is another name, such as a shard's.
     """
     if request.name in without or request.name in _NAME_NO_COLLECTION:
@@ -32,7 +31,7 @@ def namespace_of(request: Request, *, in_full: Container[str] = (), without: Con
 
 
 def _string(body: bytes, span: Span) -> str | None:
-    """The string value, or the nested command's (in ``explain``)."""
+    """Return the string value, or the nested command's (in ``explain``)."""
     if span[0] == OBJECT:
         try:
             span = next((inner for _, inner in spans(body, span[2])), span)

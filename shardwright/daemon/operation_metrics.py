@@ -1,4 +1,4 @@
-"""Metrics of operations: how each ended, how long it took, and histograms of that."""
+"""Metrics of operations: outcomes, durations, and histograms of durations."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +44,9 @@ class Histogram:
     """Durations by bucket.
 
     Attributes:
-        buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, the number of durations up to it and above the bound before
-            it; the last one counts the durations above all bounds.
+        buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, the number of durations up to it and above the previous
+            bound;
+            the last one counts the durations above all bounds.
         seconds: the sum of all durations.
     """
 
@@ -67,7 +68,7 @@ class Histogram:
 
 
 def cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
-    """Buckets as Prometheus has them: bound and number of all durations up to it."""
+    """Convert buckets to Prometheus's form: bound and number of all durations up to it."""
     return list(zip(_BUCKET_LABELS, accumulate(buckets), strict=True))
 
 
@@ -90,7 +91,7 @@ FAULTS: Final = (
 
 
 def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
-    """The outcome of an operation that ended in an exception.
+    """Return the outcome of an operation that ended in an exception.
 
     Args:
         failure: the exception raised by its handler.
@@ -116,7 +117,7 @@ def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
 
 
 def outcome_of_success(client: ClientConnection, request: Request) -> str:
-    """The outcome of an operation that succeeded: ``ok``, or ClientDisconnect if the client left before the reply."""
+    """Return the outcome of a successful operation: ``ok``, or ClientDisconnect if the client left before the reply."""
     if client.is_disconnected and not request.message.flags & MORE_TO_COME:
         return CLIENT_DISCONNECT
     return OK
@@ -140,10 +141,9 @@ class CommandStatistics:
     """The numbers for one command.
 
     Attributes:
-        outcomes: how many operations had each outcome.
+        outcomes: number of operations by outcome.
         seconds: the sum of their durations.
-        buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, how many took at most that long but longer than the bound
-            before it; the last one counts those above all bounds.
+        buckets: number of operations by duration, as `Histogram.buckets`.
     """
 
     outcomes: dict[str, int]
@@ -157,7 +157,7 @@ class CommandStatistics:
 
 
 class TargetStatistics(Histogram):
-    """Requests to one server or shard: how long they took, and the bytes of requests and replies."""
+    """Requests to one server or shard: their durations, and the bytes of requests and replies."""
 
     __slots__ = ("bytes_received", "bytes_sent")
 
@@ -172,7 +172,7 @@ class TargetStatistics(Histogram):
         self.bytes_received += bytes_received
 
     def add(self, other: "TargetStatistics") -> None:
-        """Add the counts of another one."""
+        """Add the counts of another server or shard."""
         self.add_durations(other)
         self.bytes_sent += other.bytes_sent
         self.bytes_received += other.bytes_received
@@ -224,7 +224,7 @@ class OperationMetrics:
             _count_new_outcome(outcomes, outcome)
 
     def observe_on(self, target: str, command: str, seconds: float, bytes_sent: int, bytes_received: int) -> None:
-        """Count one successful operation both by its command and by the server or shard that has served it.
+        """Count one successful operation by its command and by the server or shard that has served it.
 
         This takes as long as `observe`.
 
@@ -245,7 +245,7 @@ class OperationMetrics:
         statistics.bytes_received += bytes_received
 
     def statistics(self) -> dict[str, CommandStatistics]:
-        """The numbers so far by command."""
+        """Return the numbers so far by command."""
         every: dict[str, _Series] = {}
         for command, series in self._series.items():
             every.setdefault(command, _Series()).add(series, series.outcomes)
@@ -255,7 +255,7 @@ class OperationMetrics:
         return {command: totals.frozen() for command, totals in every.items()}
 
     def on_targets(self) -> dict[str, TargetStatistics]:
-        """The operations that were counted by target (`observe_on`)."""
+        """Return the operations that were counted by target (`observe_on`)."""
         totals: dict[str, TargetStatistics] = {}
         for target, by_command in self._on_targets.items():
             totals[target] = TargetStatistics()
@@ -264,11 +264,11 @@ class OperationMetrics:
         return totals
 
     def faults(self) -> dict[str, int]:
-        """Operations of all commands, counted by the outcomes in `FAULTS`."""
+        """Return the operations of all commands, counted by the outcomes in `FAULTS`."""
         return {fault: sum(each.outcomes.get(fault, 0) for each in self._series.values()) for fault in FAULTS}
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers as Prometheus metrics."""
+        """Yield the numbers as Prometheus metrics."""
         operations = CounterMetricFamily(
             f"{self._prefix}_operations", "Operations ended, by command and outcome", labels=("command", "outcome")
         )

@@ -1,7 +1,8 @@
 """Writing notes into the oplog, which wait for a majority or obtain a new time.
 
-mongod gives up a note (LockFailed) if it does not get the global lock within a millisecond. On config servers each
-change of the catalog takes that lock, because ``applyOps`` with a precondition does, so notes often meet one.
+mongod rejects a note (LockFailed) if it does not get the global lock within a millisecond.
+On config servers each change of the catalog takes that lock, because ``applyOps`` with a precondition does. So notes
+often conflict with one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, check_writes
 
 SECONDS_MAX: Final = 10.0
-"""For how long a note is tried again."""
+"""Maximum time for retries of a note."""
 
 _PAUSE_SECONDS: Final = 0.002
 _PAUSE_SECONDS_MAX: Final = 0.1
@@ -29,14 +30,14 @@ _WAIT_FOR_MAJORITY: Final = {
 async def append_oplog_note(
     run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]], note: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write a note once mongod is free to; returns the reply.
+    """Write a note, retrying while mongod's global lock is taken; return the reply.
 
     Args:
         run: runs a command on a database, and returns its reply.
         note: the command ``appendOplogNote``.
 
     Raises:
-        CommandError: LockFailed, mongod was not free for a long time; as ``run``.
+        CommandError: LockFailed, the lock was taken for a long time; as ``run``.
         BackendError: as ``run``.
     """
     backoff, deadline = Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX), trio.current_time() + SECONDS_MAX
@@ -50,13 +51,13 @@ async def append_oplog_note(
 
 
 async def wait_for_majority(run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]) -> None:
-    """Return when a majority of the set has everything that its primary has now.
+    """Wait until a majority of the set has everything that its primary has now.
 
     Args:
         run: as `append_oplog_note`, on the primary.
 
     Raises:
-        CommandError: WriteConcernFailed, that took too long; or as `append_oplog_note`.
+        CommandError: WriteConcernFailed, the wait took too long; or as `append_oplog_note`.
         BackendError: as ``run``.
     """
     check_writes(await append_oplog_note(run, _WAIT_FOR_MAJORITY))

@@ -1,4 +1,7 @@
-"""The formats of values of options, as text."""
+"""The text formats of option values.
+
+Each parser raises ValueError, with a message for the user, for any other text.
+"""
 
 import json
 import math
@@ -25,9 +28,6 @@ def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAn
     Args:
         text: the option's value.
         default_port: see `HostAndPort.parse`.
-
-    Raises:
-        ValueError: anything else, with a message for the user.
     """
     try:
         parsed = HostAndPort.parse(text, default_port=default_port)
@@ -38,11 +38,7 @@ def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAn
 
 
 def parse_advertised(text: str) -> HostAndPort:
-    """Parse ``host`` or ``host:port``; the port is 0 if there is none.
-
-    Raises:
-        ValueError: as `parse_host_and_port`; the host stands for all addresses.
-    """
+    """Parse ``host`` or ``host:port``; the port is 0 if there is none. Wildcard addresses are refused."""
     parsed = parse_host_and_port(text, default_port=0)
     if parsed.host in ("0.0.0.0", "::"):
         raise ValueError(f"{text!r} is not an address that others can reach")
@@ -55,9 +51,6 @@ def parse_replica_set(text: str, *, default_port: int | None = None) -> Connecti
     Args:
         text: the option's value.
         default_port: see `HostAndPort.parse`.
-
-    Raises:
-        ValueError: anything else, with a message for the user.
     """
     try:
         parsed = ConnectionString.parse(text, default_port=default_port)
@@ -79,22 +72,14 @@ def _check_host_name(parsed: HostAndPort, text: str) -> None:
 
 
 def parse_port(text: str, *, port_min: int = 0) -> int:
-    """Parse a TCP port.
-
-    Raises:
-        ValueError: not a number from ``port_min`` to 65535.
-    """
+    """Parse a TCP port from ``port_min`` to 65535."""
     if not (text.isascii() and text.isdigit() and len(text) <= 5) or not port_min <= int(text) <= PORT_MAX:
         raise ValueError(f"{text!r} is not a port from {port_min} to {PORT_MAX}")
     return int(text)
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a time in seconds.
-
-    Raises:
-        ValueError: it is not a number above 0, or it is far too large.
-    """
+    """Parse a time in seconds, above 0."""
     try:
         seconds = float(text)
     except ValueError:
@@ -107,11 +92,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Parse addresses to listen on, separated by commas, IPv6 with or without brackets.
-
-    Raises:
-        ValueError: one of them is empty or malformed.
-    """
+    """Parse addresses to listen on, separated by commas, IPv6 with or without brackets."""
     return tuple(_parse_address(address.strip(), text) for address in text.split(","))
 
 
@@ -124,11 +105,7 @@ def _parse_address(address: str, text: str) -> str:
 
 
 def parse_count(text: str) -> int:
-    """Parse a number of things.
-
-    Raises:
-        ValueError: it is not a whole number above 0, or it is far too large.
-    """
+    """Parse a whole number above 0."""
     number = _digits(text)
     if not number:
         raise ValueError(f"{text!r} is not a number of at least 1")
@@ -136,11 +113,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_milliseconds(text: str) -> int:
-    """Parse a time in whole milliseconds.
-
-    Raises:
-        ValueError: it is not a whole number, or it is far too large.
-    """
+    """Parse a time in whole milliseconds."""
     number = _digits(text)
     if number is None:
         raise ValueError(f"{text!r} is not a number of milliseconds")
@@ -148,11 +121,7 @@ def parse_milliseconds(text: str) -> int:
 
 
 def parse_number(text: str) -> int:
-    """Parse a number that may be 0.
-
-    Raises:
-        ValueError: it is not a whole number, or it is far too large.
-    """
+    """Parse a whole number that may be 0."""
     number = _digits(text)
     if number is None:
         raise ValueError(f"{text!r} is not a whole number")
@@ -168,20 +137,12 @@ def _digits(text: str) -> int | None:
 
 
 def parse_member(text: str) -> str:
-    """Parse the address of a replica set member: ``host:port``, or the path of a UNIX socket, which has a slash.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Parse the address of a replica set member: ``host:port``, or the path of a UNIX socket, which has a slash."""
     return text if "/" in text else str(parse_host_and_port(text))
 
 
 def parse_socket_path(text: str) -> str:
-    """Parse the path of a UNIX socket; the result is absolute, so that it cannot be mistaken for an address.
-
-    Raises:
-        ValueError: it is empty or too long for a socket.
-    """
+    """Parse the path of a UNIX socket; the result is absolute, so that it cannot be mistaken for an address."""
     path = os.path.abspath(text)
     if not text or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         raise ValueError(f"{text!r} is not a socket path of at most {SOCKET_PATH_BYTES_MAX} bytes")
@@ -189,11 +150,7 @@ def parse_socket_path(text: str) -> str:
 
 
 def parse_protocols(text: str) -> frozenset[str]:
-    """Parse versions of TLS, separated by commas; ``none`` means no version.
-
-    Raises:
-        ValueError: MongoDB has no such version.
-    """
+    """Parse MongoDB's names of TLS versions, separated by commas; ``none`` means no version."""
     names = frozenset(text.split(",")) - {"none"}
     for name in names.difference(PROTOCOLS):
         raise ValueError(f"Unrecognized disabledProtocols '{name}'")
@@ -201,11 +158,7 @@ def parse_protocols(text: str) -> frozenset[str]:
 
 
 def parse_json_filter(text: str) -> Predicate:
-    """Parse a filter in MongoDB's query language, written as extended JSON.
-
-    Raises:
-        ValueError: it is not a JSON document, or as `parse_filter`.
-    """
+    """Parse a filter in MongoDB's query language, written as extended JSON; errors also as `parse_filter`."""
     try:
         query = json_util.loads(text)
     except (json.JSONDecodeError, TypeError, ValueError) as error:
@@ -216,11 +169,7 @@ def parse_json_filter(text: str) -> Predicate:
 
 
 def parse_number_up_to(maximum: int, text: str) -> int:
-    """Parse a number of things that has a maximum.
-
-    Raises:
-        ValueError: it is not a whole number from 1 to ``maximum``.
-    """
+    """Parse a whole number from 1 to ``maximum``."""
     number = _digits(text)
     if not number or number > maximum:
         raise ValueError(f"{text!r} is not a number from 1 to {maximum}")
@@ -228,11 +177,7 @@ def parse_number_up_to(maximum: int, text: str) -> int:
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """Parse ``NAME=VALUE``.
-
-    Raises:
-        ValueError: there is no name or no equals sign.
-    """
+    """Parse ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"{text!r} is not of the form NAME=VALUE")

@@ -1,4 +1,4 @@
-"""What the options of all daemons imply: the address that others know, and whether that is safe."""
+"""Consequences of the options of all daemons: the known address, and whether it is safe."""
 
 import argparse
 import socket
@@ -8,7 +8,7 @@ from shardwright.wire.host_and_port import HostAndPort
 
 
 def check_exposure(parsed: argparse.Namespace) -> None:
-    """Refuse to be open to the network without access control, unless that is asked for by name.
+    """Refuse to listen on the network without access control, unless ``--noauth`` is given.
 
     Raises:
         ValueError: an address is not of this machine alone, and there is neither a key nor ``--noauth``.
@@ -28,10 +28,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def known_address(parsed: argparse.Namespace) -> str:
-    """``host:port`` at which others reach the daemon, as the options say or imply.
+    """Return the ``host:port`` at which other processes reach the daemon.
 
-    Without ``--advertise``: the first address to listen on that is not loopback, else loopback. If the daemon listens
-    on all addresses, the machine's host name.
+    Without ``--advertise`` it is the first address to listen on that is not loopback, else loopback.
+    If the daemon listens on all addresses, it is the machine's host name.
     """
     if parsed.advertise is not None:
         return str(HostAndPort(parsed.advertise.host, parsed.advertise.port or parsed.port))

@@ -2,7 +2,7 @@
 
 
 def parse_boolean(text: str) -> bool:
-    """The value of a parameter that is on or off.
+    """Parse a parameter that is on or off.
 
     Raises:
         ValueError: it is neither, with a message for the user.

@@ -23,7 +23,7 @@ class DaemonPassages(ABC, Generic[P]):
         self._outcomes = counter.values
 
     def begin(self, client: ClientConnection, frame: bytes) -> Begun | None:
-        """See `Passages`."""
+        """Begin an operation on the fast path; see `Passages`."""
         permit = client.permit
         passage = None if permit is None else self._table.find(frame, permit)
         if passage is None:
@@ -35,9 +35,9 @@ class DaemonPassages(ABC, Generic[P]):
         return begun
 
     def leave(self) -> None:
-        """See `Passages`."""
+        """Count an operation that left the fast path; see `Passages`."""
         self._outcomes[Outcome.LEFT] += 1
 
     @abstractmethod
     def _begin(self, passage: P, client: ClientConnection, frame: bytes) -> Begun | None:
-        """Begin an operation by its passage; None if the ordinary way has to serve it."""
+        """Begin an operation by its passage; None if the ordinary path must serve it."""

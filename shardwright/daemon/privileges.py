@@ -1,6 +1,6 @@
-"""What privileges allow: which of them are on a resource, and whether the actions that they have include one. Pure.
+"""Evaluation of a user's privileges: those that cover a resource, and the actions they allow. Pure.
 
-MongoDB reports the privileges of a user with all inherited ones, so that no role has to be known here.
+MongoDB reports the privileges of a user with all inherited ones, so this needs no roles.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,12 @@ _BUCKETS: Final = "system.buckets."
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What an action is about.
+    """The resource of an action.
 
     Attributes:
-        db: a database; empty for all, where a command is about all.
+        db: a database; empty for all databases.
         collection: a collection of it; None for the database itself.
-        is_cluster: it is the cluster; the other two are empty then.
+        is_cluster: whether it is the cluster; the other two are empty then.
     """
 
     db: str = ""
@@ -30,7 +30,7 @@ class Resource:
     is_cluster: bool = False
 
     def patterns(self) -> Iterable[frozenset[tuple[str, Any]]]:
-        """The resources in privileges that include this one."""
+        """Yield the resources of privileges that include this one."""
         yield _pattern(anyResource=True)
         if self.is_cluster:
             yield _pattern(cluster=True)
@@ -50,7 +50,7 @@ class Resource:
                 yield _pattern(db="", collection="")
 
     def _is_special(self, collection: str) -> bool:
-        """Whether privileges on the whole database do not include a collection."""
+        """Whether privileges on the whole database exclude a collection."""
         return collection.startswith("system.") or (self.db == "local" and collection.startswith("replset."))
 
     def _patterns_of_buckets(self, name: str) -> Iterable[frozenset[tuple[str, Any]]]:
@@ -61,7 +61,7 @@ class Resource:
 
 CLUSTER: Final = Resource(is_cluster=True)
 ANY: Final = Resource()
-"""What privileges on all databases are about."""
+"""The resource of privileges on all databases."""
 
 
 class Privileges:
@@ -74,7 +74,7 @@ class Privileges:
 
     @classmethod
     def from_documents(cls, privileges: Iterable[Mapping[str, Any]]) -> Self:
-        """The privileges in a reply: ``[{resource: {db, collection}, actions: [action, …]}, …]``."""
+        """Read the privileges in a reply: ``[{resource: {db, collection}, actions: [action, …]}, …]``."""
         actions: dict[frozenset[tuple[str, Any]], frozenset[str]] = {}
         for privilege in privileges:
             pattern = frozenset(privilege["resource"].items())
@@ -82,7 +82,7 @@ class Privileges:
         return cls(actions)
 
     def allow(self, action: str, resource: Resource) -> bool:
-        """Whether they allow an action on a resource."""
+        """Whether the privileges allow an action on a resource."""
         for pattern in resource.patterns():
             actions = self._actions.get(pattern)
             if actions is not None and (action in actions or ANY_ACTION in actions):
@@ -90,7 +90,7 @@ class Privileges:
         return False
 
     def resources(self) -> Iterable[Mapping[str, Any]]:
-        """The resources on which they allow anything, as privileges name them."""
+        """Yield the resources on which the privileges allow anything, in the form of privileges."""
         return (dict(pattern) for pattern, actions in self._actions.items() if actions)
 
 

@@ -1,9 +1,10 @@
 """A process on its machine: pid file, core dumps, messages to the service manager.
 
-Messages follow the protocol of systemd's ``sd_notify``, one datagram a message. A core dump would write the keys in
-the memory of a process to a file or hand them to a program. The limit on its size alone does not prevent that: the
-kernel does not heed it where it hands cores to a program. So all memory is left out as well (``core(5)``). Both hold
-for the processes that this one starts, too.
+Messages follow the protocol of systemd's ``sd_notify``, one datagram a message.
+
+A core dump would write the keys in the memory of a process to a file or pass them to a program.
+The size limit alone does not prevent that, because the kernel ignores it when it passes cores to a program.
+So all memory is left out as well (``core(5)``). Both settings also apply to child processes.
 """
 
 import os
@@ -29,7 +30,7 @@ class ServiceManager:
     """The service manager that started this process; without one all messages are dropped.
 
     Args:
-        environment: of this process.
+        environment: the environment of this process.
         is_main: whether this is the process that was started, and not one of its children.
     """
 
@@ -40,24 +41,24 @@ class ServiceManager:
         microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         is_watched = is_main and microseconds.isdigit() and pid in ("", str(os.getpid()))
         self.watchdog_seconds = int(microseconds) / 1e6 if self._address and is_watched else None
-        """The manager ends the process if it hears nothing for so long; None if it does not watch."""
+        """The manager ends the process after this time without a message; None if there is no watchdog."""
 
     def ready(self) -> None:
-        """The process serves clients; of several processes that share a port, the first one says so."""
+        """Report that the process serves clients; of several processes that share a port, the first one reports it."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """The process applies a changed configuration, until it is `ready` again."""
+        """Report that the process applies a changed configuration, until it is `ready` again."""
         if self._is_main:
             self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The process shuts down."""
+        """Report that the process shuts down."""
         if self._is_main:
             self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """The process works."""
+        """Reset the watchdog."""
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
@@ -66,7 +67,7 @@ class ServiceManager:
             self._send(f"STATUS={text}")
 
     async def report(self, not_ready_reason: Callable[[], str | None]) -> None:
-        """Feed the watchdog, and show why clients cannot be served; runs until cancelled.
+        """Feed the watchdog, and show the reason why clients cannot be served; runs until cancelled.
 
         Args:
             not_ready_reason: see `daemon.run.Daemon`.
@@ -97,7 +98,7 @@ class ServiceManager:
 
 @contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """Keep the file while the block runs; nothing without a path.
+    """Keep the file while the block runs; does nothing without a path.
 
     Raises:
         OSError: it cannot be written.
@@ -117,7 +118,7 @@ _NO_MEMORY: Final = "0"
 
 
 def forbid_core_dumps() -> None:
-    """Have the kernel write nothing of the memory of this process, however it ends."""
+    """Exclude the memory of this process from core dumps, however it ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         _FILTER.write_text(_NO_MEMORY)

@@ -1,4 +1,4 @@
-"""The changed configuration of a running daemon: what is applied at once, and what waits for a restart."""
+"""The changed configuration of a running daemon: options applied at once, and options that wait for a restart."""
 
 import argparse
 from collections.abc import Callable
@@ -18,14 +18,14 @@ def use_timeouts(parsed: argparse.Namespace) -> None:
 
 
 def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
-    """The limits of `wire.transport.reply_memory`."""
+    """Return the limits of `wire.transport.reply_memory`."""
     return UnreadBounds(
         parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
     )
 
 
 def newcomer_limits(parsed: argparse.Namespace) -> NewcomerLimits:
-    """The limits of `wire.transport.unauthenticated_clients`."""
+    """Return the limits of `wire.transport.unauthenticated_clients`."""
     return NewcomerLimits(
         parsed.log_in_seconds,
         parsed.idle_seconds_before_log_in,
@@ -40,8 +40,8 @@ class Reread:
 
     Attributes:
         values: all options.
-        changed: the attributes of those that have another value and can be applied at run time.
-        waiting: the names of those that have another value, which a restart will apply.
+        changed: the attributes of changed options that can be applied at run time.
+        waiting: the names of changed options that only a restart applies.
     """
 
     values: argparse.Namespace

@@ -1,7 +1,7 @@
 """Session ids that clients must not use, because daemons use them on their mongods for their own operations.
 
-A client that wrote in such a session would abort the daemon's transaction there; its transaction number could even
-prevent mongod from executing anything more in that session.
+A client that wrote in such a session would abort the daemon's transaction there.
+Its transaction number could even prevent mongod from executing anything more in that session.
 """
 
 from typing import Final
@@ -11,7 +11,10 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
 
 RESERVED_ID_START: Final = b"Shardwright"
-"""The prefix of all these ids. No random UUID has it, because the upper half of its seventh byte is the version, 4."""
+"""The prefix of all reserved ids.
+
+No random UUID has it, because the upper half of its seventh byte is the version, 4.
+"""
 
 _LSID: Final = b"lsid"
 
@@ -20,7 +23,7 @@ def refuse_reserved_session(request: Request) -> None:
     """Check that a client's request does not use a reserved session.
 
     Raises:
-        CommandError: Unauthorized, it does.
+        CommandError: Unauthorized, it uses one.
     """
     span = request.fields.get(_LSID)
     if span is not None and request.body.find(RESERVED_ID_START, span[2], span[3]) >= 0:

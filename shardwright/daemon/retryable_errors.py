@@ -1,4 +1,4 @@
-"""The label by which drivers know that they may send a write again, in errors of a daemon as in its mongod's own."""
+"""The label that allows drivers to send a write again, in errors of a daemon as in its mongod's own."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ _WRITES: Final = frozenset({"delete", "findAndModify", "findandmodify", "insert"
 def label_retryable_write(error: CommandError, request: Request) -> None:
     """Label the error of a retryable write that a driver may send again, as mongod does (``ErrorLabelBuilder``).
 
-    Routers return a shard's reply to the client unchanged, so that it needs the label already.
+    Routers return a shard's reply to the client unchanged, so it needs the label already.
 
     Args:
-        error: what the client will be told.
+        error: the error for the client.
         request: the request that failed.
     """
     fields = request.fields

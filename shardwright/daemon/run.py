@@ -55,16 +55,16 @@ class Daemon(Handler, Protocol):
 
     @property
     def shutdown_seconds(self) -> float:
-        """How long running operations may continue after the signal to shut down."""
+        """Time for which running operations may continue after the signal to shut down."""
 
     def not_ready_reason(self) -> str | None:
-        """Why clients cannot be served at the moment; None if they can."""
+        """The reason why clients cannot be served at the moment; None if they can."""
 
     def serving(self, server: Server) -> None:
-        """Called before the first client is served."""
+        """Prepare for clients; called before the first one is served."""
 
     async def rotate_certificates(self, message: str) -> None:
-        """Called at SIGHUP if there is TLS: read the files with certificates again, for connections from now on.
+        """Reload the certificate files, for connections from now on; called at SIGHUP if there is TLS.
 
         Args:
             message: for the log.
@@ -74,17 +74,17 @@ class Daemon(Handler, Protocol):
         """
 
     def reconfigure(self, reread: Reread) -> Sequence[str]:
-        """Called at SIGHUP if the configuration has changed: apply the options of this daemon.
+        """Apply changed options of this daemon; called at SIGHUP if the configuration has changed.
 
         Returns:
-            Names of server parameters that changed and that only a restart applies.
+            Names of changed server parameters that only a restart applies.
         """
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Called after the signal to shut down, before connections are closed.
+        """Prepare the shutdown; called after the signal, before connections are closed.
 
         Args:
-            seconds: how long running operations may continue afterwards.
+            seconds: time for which running operations may continue afterwards.
         """
 
 
@@ -93,11 +93,11 @@ Start = Callable[[trio.Nursery], Awaitable[Daemon]]
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What the first line of the log says of a process.
+    """Contents of a process's first log line.
 
     Attributes:
         version: of this package.
-        options: those that were given, without secrets.
+        options: the given ones, without secrets.
         warnings: about the configuration.
     """
 
@@ -132,7 +132,7 @@ def run_daemon(
     secured_sockets: Sequence[str] = (),
     on_log_signal: LogAction | None = None,
 ) -> int:
-    """Run a daemon until it is asked to shut down; returns the exit code of the process.
+    """Run a daemon until it is asked to shut down; return the exit code of the process.
 
     Args:
         component: its name in the log.
@@ -143,7 +143,7 @@ def run_daemon(
         is_main: whether this is the process that the service manager started.
         reuse_port: whether several processes share the port, over which the kernel distributes connections.
         unix_socket: path of an additional UNIX socket on which to serve clients.
-        secured_sockets: UNIX sockets at which other servers ask for TLS.
+        secured_sockets: UNIX sockets of other servers that require TLS.
         on_log_signal: called at SIGUSR1; None to rotate the daemon's own log.
     """
     try:
@@ -202,7 +202,7 @@ def _explain_refusal(component: str, group: BaseExceptionGroup[UnfitClusterError
 
 
 def use_cluster_auth(arguments: argparse.Namespace) -> None:
-    """Recognise the other processes of the cluster as the options say.
+    """Set up the authentication between the cluster's processes according to the options.
 
     Raises:
         OSError: the key file cannot be read.
@@ -213,18 +213,19 @@ def use_cluster_auth(arguments: argparse.Namespace) -> None:
 
 
 def explain_start_error(component: str, error: OSError) -> int:
-    """Print in one line why a daemon does not start; returns its exit code."""
+    """Print in one line why a daemon does not start; return its exit code."""
     reason = error.strerror or str(error)
     print(f"{component}: {f'{error.filename}: {reason}' if error.filename else reason}", file=sys.stderr)
     return 1
 
 
 def _schedule_as_batch() -> None:
-    """Where possible, let the kernel wake this process without preempting the one that is running.
+    """Use batch scheduling where possible, so that waking this process does not preempt the running one.
 
     Under load the running process is the mongod, or another daemon, that has just sent a message and is about to send
-    more. All its messages are then processed at once, with fewer context switches: about 6 % more operations. If a
-    processor is idle nothing changes.
+    more.
+    All its messages are then processed at once, with fewer context switches: about 6 % more operations.
+    If a processor is idle nothing changes.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return  # the scheduling policy was chosen when the process was started
@@ -235,7 +236,7 @@ def _schedule_as_batch() -> None:
 
 
 def connections_allowed() -> int:
-    """Raise the limit on open files as far as possible, and return how many clients it allows.
+    """Raise the limit on open files as far as possible, and return the number of clients that it allows.
 
     As in MongoDB a fifth is reserved for other uses, and each client is assumed to need two descriptors: its own
     connection and one to a mongod or a shard.
@@ -246,7 +247,7 @@ def connections_allowed() -> int:
 
 
 def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]:
-    """The listening sockets for metrics; none without ``--metrics-port``.
+    """Open the listening sockets for metrics; none without ``--metrics-port``.
 
     Raises:
         OSError: as `open_listeners`.
@@ -255,7 +256,7 @@ def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]
 
 
 def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Listening sockets on every address.
+    """Open listening sockets on every address.
 
     Raises:
         OSError: it is not possible to listen on an address; no socket is left open.
@@ -285,7 +286,7 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
 
 
 def _open_unix_listener(path: Path) -> socket.socket:
-    """A listening UNIX socket that only this user can connect to.
+    """Open a listening UNIX socket that only this user can connect to.
 
     Raises:
         OSError: it cannot be created, for example because the path is too long.

@@ -1,10 +1,10 @@
-"""Shows in ``config.locks`` what a primary changes, and in ``config.lockpings`` that it is alive.
+"""Documents in ``config.locks`` for a primary's changes, and in ``config.lockpings`` for its liveness.
 
-The documents are written beside the changes: what has happened to a lock since the last write is written at once,
-and a change that has come to its end waits for that a moment only.
+The documents are written alongside the changes.
+All lock changes since the last write are written at once, and a finished change waits for that only briefly.
 
-In MongoDB 6.0 these are the cluster's distributed locks, a document for each name that was ever locked. Here they
-are for people and tools that look; what excludes what is decided elsewhere.
+In MongoDB 6.0 these are the cluster's distributed locks, a document for each name that was ever locked.
+Here they only inform people and tools; mutual exclusion is implemented elsewhere.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ _FREE: Final = 0
 _HELD: Final = 2
 
 _NO_TERM: Final = -1
-"""MongoDB 6.0 gives locks no term any more."""
+"""MongoDB 6.0 no longer gives locks a term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LockEntry:
     why: str
 
     def to_update(self, *, is_held: bool) -> dict[str, Any]:
-        """The statement of an update command that records it; a lock that another process has taken since stays."""
+        """Return the update statement that records the lock; one that another process has taken since stays."""
         fields = {
             "state": _HELD if is_held else _FREE,
             "process": self.process,
@@ -74,17 +74,17 @@ class LockEntry:
 
 
 def lock_session(term: int) -> ObjectId:
-    """The value of ``ts`` for all locks that a process holds in one term."""
+    """Return the value of ``ts`` for all locks that a process holds in one term."""
     return ObjectId(term.to_bytes(8, "little") + bytes(4))
 
 
 def release_all(process: str) -> Mapping[str, Any]:
-    """The statement of an update command that releases what an earlier primary of the process held."""
+    """Return the update statement that releases the locks of an earlier primary of the process."""
     return {"q": {"process": process, "state": _HELD}, "u": {"$set": {"state": _FREE}}, "multi": True}
 
 
 def ping(process: str, now: datetime) -> Mapping[str, Any]:
-    """The statement of an update command that says that a process is alive."""
+    """Return the update statement that records that a process is alive."""
     return {"q": {"_id": process}, "u": {"$set": {"ping": now}}, "upsert": True}
 
 
@@ -92,7 +92,7 @@ logger = get_logger("daemon.shown_locks")
 
 PING_SECONDS: Final = 30.0
 RELEASE_SECONDS_MAX: Final = 1.0
-"""How long a change waits, at its end, until its locks are shown as released."""
+"""Maximum wait of a finished change until its locks are shown as released."""
 
 Write = Callable[[str, Sequence[Mapping[str, Any]]], Awaitable[object]]
 """Runs the statements of an update of a collection of the config database on the config servers."""
@@ -140,7 +140,7 @@ class ShownLocks:
 
     @asynccontextmanager
     async def shown(self, names: Iterable[str], who: str, why: str) -> AsyncIterator[None]:
-        """Show locks as held during the block. One that several blocks hold is held until the last one ends.
+        """Show locks as held during the block. A lock of several blocks is held until the last one ends.
 
         Args:
             names: databases and namespaces.

@@ -1,8 +1,7 @@
 """The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log. With a
-file of options, or with TLS, SIGHUP makes a daemon read file and certificates again instead; a mongod would end.
-
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log.
+With an option file or TLS, SIGHUP makes a daemon reload the file and certificates instead; a mongod would end.
 Of thousands of tasks, many wait at the same few points, so equal stacks share one line.
 """
 
@@ -70,7 +69,7 @@ def _described(frames: Iterator[tuple[FrameType, int]]) -> Stack:
 
 
 LogAction: TypeAlias = Callable[[], None]
-"""For example `daemon.log_rotation.DaemonLogs.rotate`."""
+"""An action at SIGUSR1, for example `daemon.log_rotation.DaemonLogs.rotate`."""
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:
@@ -85,7 +84,7 @@ def obey_log_signals(on_log_signal: LogAction) -> None:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """The signals that shut a daemon down; not SIGHUP if the process should survive its terminal, as under nohup."""
+    """Return the signals that shut a daemon down, without SIGHUP if it is ignored, as under nohup."""
     is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in ENDING_SIGNALS if number != signal.SIGHUP or not is_hangup_ignored]
 

@@ -20,7 +20,7 @@ _CANCELLED_TEXT: Final = {
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs work by key in its owner's nursery, so that a caller that gives up does not cancel it for the others."""
+    """Runs work by key in its owner's nursery, so that a cancelled caller does not cancel it for the others."""
 
     def __init__(self, nursery: trio.Nursery, *, cancelled: ErrorCode = ErrorCode.ShutdownInProgress) -> None:
         """Create it without any work.
@@ -35,12 +35,12 @@ class SingleFlight(Generic[Key, Value]):
 
     @may_run_in_reactor
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of ``work()``, or of the run for ``key`` already in progress; all callers get its error.
+        """Return the result of ``work()``, or of the run for ``key`` already in progress; all callers get its error.
 
         Raises:
             CommandError: the owner's nursery was cancelled before the work was done.
         """
-        # Before any await: the result that a caller has just failed to find may be there once it is in its own task.
+        # Before any await: a result that the caller has just failed to find may exist once it is in its own task.
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()
@@ -53,7 +53,7 @@ class SingleFlight(Generic[Key, Value]):
 
     @may_run_in_reactor
     async def run_after_now(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """As `run`, but with work that starts after this call, so that it sees everything done before.
+        """Run work that starts after this call, so that it sees everything done before; otherwise as `run`.
 
         Raises:
             CommandError: as `run`.

@@ -1,7 +1,7 @@
 """Fields that the slow lines of all daemons have in common, and the shape of an operation.
 
-The shape is the command without the values, so that operations that differ only in values are alike. Names of fields
-and operators stay, literals become ``?``. Two operations with the same shape have the same hash.
+The shape is the command without the values, so that operations that differ only in values are alike.
+Names of fields and operators stay, literals become ``?``. Two operations with the same shape have the same hash.
 """
 
 import json
@@ -41,7 +41,7 @@ _VERBATIM: Final = frozenset({"sort", "projection", "fields", "hint", "key"})
 _STATEMENTS: Final = {"update": b"updates", "delete": b"deletes"}
 
 _NO_PATHS: Final = frozenset({"$match", "$literal", "filter", "query", "q"})
-"""Where text that begins with a dollar sign is a value; elsewhere it is the path of a field."""
+"""Operators and arguments in which text that begins with a dollar sign is a value; elsewhere it is a field path."""
 
 
 def query_shape(request: Request) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _normalized(value: Any, place: str, depth: int) -> Any:  # noqa: ANN401 - BS
 
 
 def _alike_once(parts: list[Any]) -> list[Any]:
-    """The parts of an array, of equal ones in a row the first."""
+    """Keep the first of equal consecutive parts of an array."""
     return [part for position, part in enumerate(parts) if not position or part != parts[position - 1]]
 
 

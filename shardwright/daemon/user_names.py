@@ -26,49 +26,49 @@ _OWNED_BEGINNING: Final = b"\x48\0\0\0\5id\0\x10\0\0\0\4"
 _OWNED_UID: Final = b"\5uid\0\x20\0\0\0\0"
 _OWNED_UID_AT: Final = 29
 _OWNED_BYTES: Final = 72
-"""Routers send ``lsid: {id: <UUID>, uid: <digest>}``, likewise."""
+"""Routers send ``lsid: {id: <UUID>, uid: <digest>}``, which need not be searched either."""
 
 _USERS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class UserName:
-    """A user: the same name in two databases means two users."""
+    """A user; the same name in two databases means two users."""
 
     user: str
     db: str
 
     @property
     def digest(self) -> bytes:
-        """What stands for the user in the ids of sessions."""
+        """The user's digest in session ids."""
         return sha256(self.full_name.encode()).digest()
 
     @property
     def full_name(self) -> str:
-        """Both names in one, as sessions have them."""
+        """User and database in one, the source of the digest."""
         return f"{self.user}@{self.db}"
 
     @property
     def is_internal(self) -> bool:
-        """Whether this is a part of the cluster, and no user."""
+        """Whether this is a part of the cluster instead of a user."""
         return self == SYSTEM
 
     def to_document(self) -> dict[str, str]:
-        """As commands name users."""
+        """Return the user as in commands."""
         return {"user": self.user, "db": self.db}
 
 
 SYSTEM: Final = UserName(SYSTEM_USER, SYSTEM_DATABASE)
-"""The user as whom the processes of a cluster log in."""
+"""The internal user of the cluster's processes."""
 
 
 def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"") -> Request:
-    """The request with the digest of its user in ``lsid``, by which all servers tell the sessions of users apart.
+    """Add the user's digest to the ``lsid`` of a request, which separates the sessions of users on all servers.
 
     Args:
-        request: of a client.
-        user: who is logged in on its connection.
-        elements: what else to add to the request.
+        request: a client's request.
+        user: the authenticated user of its connection.
+        elements: further elements to add to the request.
 
     Raises:
         CommandError: Unauthorized, it names another user's session; 40413, its ``lsid`` has two fields of one name.

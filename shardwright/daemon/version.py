@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def package_version() -> str:
-    """The version that is installed."""
+    """Return the installed version."""
     try:
         return version("shardwright")
     except PackageNotFoundError:  # it runs from a directory or archive without metadata
