@@ -1,12 +1,10 @@
 """Pauses between attempts: each longer than the last, up to a maximum, and partly random.
 
 Attempts that fail together, as on all shards while the config servers elect a primary, would be repeated together too.
-So half of each pause is random.
-This is "equal jitter" as compared by M. Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
-"Full jitter", anything from nothing to the whole pause, causes the fewest calls there, where a hundred clients contend
-for one row.
-Here a few processes wait for a server to return, and some stop after a number of attempts.
-These attempts must cover a minimum time, which pauses close to nothing would not.
+So half of each pause is random. This is "equal jitter" as compared by M. Brooker, "Exponential Backoff And Jitter" (AWS
+Architecture Blog, 2015). "Full jitter", anything from nothing to the whole pause, causes the fewest calls there, where
+a hundred clients contend for one row. Here a few processes wait for a server to return, and some stop after a number of
+attempts. These attempts must cover a minimum time, which pauses close to nothing would not.
 """
 
 import random
@@ -75,7 +73,6 @@ async def until_done(
 
     Args:
         step: must be safe to repeat, because a failed attempt may have been executed.
-        backoff: the pauses.
         on_failure: called with the error and the seconds until the next attempt.
     """
     while True:

@@ -30,7 +30,6 @@ def name_in_certificate(client: ClientConnection, db: str, user: str | None) -> 
     """Return the name in a client's certificate and the identity to log in: the user, or the cluster's internal user.
 
     Args:
-        client: the connection with the certificate.
         db: the user's database according to the client.
         user: the user's name according to the client, if it sends any.
 

@@ -75,11 +75,7 @@ async def watch_expiry() -> None:
 
 
 def warn_of_expiry(now: datetime) -> None:
-    """Warn if the certificate in use has expired, or expires soon.
-
-    Args:
-        now: the present time.
-    """
+    """Warn if the certificate in use has expired, or expires soon."""
     days = TLS.settings.expiration_warning_days
     if not days or TLS.expires_at is None:
         return
@@ -94,7 +90,6 @@ def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str])
     """Read the TLS settings from the options.
 
     Args:
-        parsed: the options.
         secured_sockets: see `TlsSettings`.
     """
     return TlsSettings(

@@ -4,8 +4,7 @@ It fails a command before the command runs, delays it, closes the client's conne
 the reply of a write that has run.
 
 Extra information of the error is parsed by its code, as in mongod, which constructs the error from the fields defined
-for the code.
-It refuses fields of another type, and returns nothing else. All this was observed on a mongod 6.0.5.
+for the code. It refuses fields of another type, and returns nothing else. All this was observed on a mongod 6.0.5.
 """
 
 import math
@@ -38,7 +37,6 @@ def extra_info(code: int, info: object) -> dict[str, Any] | None:
     """Return the fields that an error has beside its code; None for a code that has none.
 
     Args:
-        code: the code of the error.
         info: the given information; None if none is given.
 
     Raises:

@@ -1,8 +1,7 @@
 """Fail points: named points in a daemon at which tests make it wait or fail.
 
 Their commands and modes are MongoDB's (``configureFailPoint``, ``waitForFailPoint``; wiki page "The failCommand fail
-point" and ``src/mongo/util/fail_point.h``).
-Code calls `FailPoints.should_fail`, or waits in `FailPoints.hang_while`.
+point" and ``src/mongo/util/fail_point.h``). Code calls `FailPoints.should_fail`, or waits in `FailPoints.hang_while`.
 Outside tests all are off, and a call costs a look-up in an empty dictionary.
 """
 
@@ -36,9 +35,7 @@ def parse_mode(mode: object, turn_off: Callable[[], None], count: Count) -> Call
     """Return the function that decides each time whether the fail point fires; None for ``off``.
 
     Args:
-        mode: the argument of the command.
         turn_off: called when the fail point has fired for the last time.
-        count: counts the calls.
 
     Raises:
         CommandError: TypeMismatch, BadValue.
@@ -170,7 +167,6 @@ class FailPoints:
         """Turn a fail point on or off; return how often it has been entered so far.
 
         Args:
-            name: the fail point.
             mode: ``"off"``, ``"alwaysOn"``, ``{times: n}``, ``{skip: n}`` or ``{activationProbability: p}``.
             data: parameters for the code at the fail point, such as the ``errorCode`` to fail with.
 
@@ -192,7 +188,6 @@ class FailPoints:
         """Return the fail point's data if it fires for this caller, otherwise None.
 
         Args:
-            name: the fail point.
             matches: whether the data applies to the caller; only then is the fail point counted as entered.
         """
         assert name in self.names, name
@@ -256,9 +251,7 @@ class FailPointConfiguration:
     """Arguments of ``configureFailPoint``, with an unchecked mode.
 
     Attributes:
-        name: the fail point.
         mode: see `daemon.fail_points`.
-        data: parameters for the code at the fail point.
     """
 
     name: str
@@ -271,7 +264,6 @@ class FailPointWait:
     """Arguments of ``waitForFailPoint``.
 
     Attributes:
-        name: the fail point.
         times: the required number of entries.
         max_time_ms: maximum wait.
     """
@@ -289,7 +281,6 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
     """Parse the arguments of ``configureFailPoint``.
 
     Args:
-        request: the command.
         check_name: fails if there is no such fail point, which MongoDB checks first; by default any may exist.
 
     Raises:

@@ -1,8 +1,8 @@
 """Delays against password guessing: after some failures, each further proof is answered later.
 
-Failures are counted by user name and client address.
-So guesses from elsewhere, or of other users' passwords from the same machine, delay no other user.
-A delayed authentication with the right password succeeds, so no client can lock a user out.
+Failures are counted by user name and client address. So guesses from elsewhere, or of other users' passwords from the
+same machine, delay no other user. A delayed authentication with the right password succeeds, so no client can lock a
+user out.
 """
 
 from collections import OrderedDict

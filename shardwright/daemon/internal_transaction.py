@@ -1,8 +1,7 @@
 """Internal transactions of a daemon: attempts, repeated until one has been committed or cannot be.
 
-As in MongoDB's internal transaction API, a transient failure is followed by an attempt with another number.
-A commit with an unknown outcome is sent again.
-The daemon decides how to run the statements and how to send the commit.
+As in MongoDB's internal transaction API, a transient failure is followed by an attempt with another number. A commit
+with an unknown outcome is sent again. The daemon decides how to run the statements and how to send the commit.
 """
 
 from abc import ABC, abstractmethod

@@ -51,18 +51,12 @@ class Redaction:
         """Return the sentence of a line, redacted if necessary.
 
         Args:
-            message: the logged sentence.
             is_own: whether it is a constant of this code, without any data.
         """
         return message if is_own or not self.is_on else REDACTED
 
     def traceback(self, error: BaseException | None, whole: str) -> str:
-        """Return the traceback of an error, without its message if redacted.
-
-        Args:
-            error: the error.
-            whole: the traceback with the message.
-        """
+        """Return the traceback of an error, without its message if redacted."""
         if not self.is_on or error is None:
             return whole
         return "".join([*format_tb(error.__traceback__), f"{type(error).__name__}: {REDACTED}"])
@@ -144,8 +138,6 @@ class _Line:
     """A line of mongod.
 
     Attributes:
-        id: its number.
-        message: its sentence.
         attributes: mongod's names of our fields, where they are not the camel case form.
         component: its component, if it differs from the logger's.
         context: its context, if it is not the connection.

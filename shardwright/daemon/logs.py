@@ -1,9 +1,8 @@
 """Structured logs: one JSON object per line, on standard error or in a file.
 
 By default a line has ``t`` (ISO 8601, UTC, milliseconds), ``level``, ``component`` and ``msg`` (a sentence), then its
-fields in snake_case.
-Our own lines come from `wire.logger`. Lines of libraries and Python's warnings arrive through the standard library and
-get the same format.
+fields in snake_case. Our own lines come from `wire.logger`. Lines of libraries and Python's warnings arrive through the
+standard library and get the same format.
 
 The newest lines are kept in memory for the ``getLog`` command.
 """

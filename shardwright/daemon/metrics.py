@@ -61,9 +61,6 @@ class Metrics(Collector):
     Args:
         component: ``router``, ``shardd`` or ``configd``; metric names begin with ``shardwright_<component>``.
         commands: the commands by which operations are counted.
-
-    Attributes:
-        operations: counts operations.
     """
 
     def __init__(self, component: str, commands: Iterable[str]) -> None:
@@ -93,7 +90,6 @@ class Metrics(Collector):
         Args:
             name: see the exported form.
             description: the help text.
-            label: the name of the label.
             labels: all its values.
         """
         counter = LabelledCounter(labels)
@@ -231,9 +227,7 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
     """Add metrics of the connected clients and of the pools of connections to other hosts.
 
     Args:
-        metrics: the daemon's metrics.
         server: the server for its clients.
-        pools: its connections to other hosts.
     """
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
     metrics.observed_counter("connections_accepted", "Client connections accepted", lambda: server.connections_created)

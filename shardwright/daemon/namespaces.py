@@ -16,7 +16,6 @@ def namespace_of(request: Request, *, in_full: Container[str] = (), without: Con
     """Return the namespace of a request; only the database if it names no collection.
 
     Args:
-        request: any command.
         in_full: commands whose argument is ``db.collection``, or a database, instead of a collection name.
         without: commands of the daemon whose argument is another name, such as a shard's.
     """

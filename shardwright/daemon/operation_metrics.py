@@ -95,7 +95,6 @@ def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
 
     Args:
         failure: the exception raised by its handler.
-        client: the client that sent it.
     """
     if isinstance(failure, BaseExceptionGroup):
         # The first failure in a nursery has cancelled everything else.
@@ -229,9 +228,6 @@ class OperationMetrics:
         This takes as long as `observe`.
 
         Args:
-            target: the server or shard.
-            command: as for `observe`.
-            seconds: as for `observe`.
             bytes_sent: the length of the request to the target.
             bytes_received: the length of the target's reply.
         """

@@ -1,8 +1,7 @@
 """Writing notes into the oplog, which wait for a majority or obtain a new time.
 
-mongod rejects a note (LockFailed) if it does not get the global lock within a millisecond.
-On config servers each change of the catalog takes that lock, because ``applyOps`` with a precondition does. So notes
-often conflict with one.
+mongod rejects a note (LockFailed) if it does not get the global lock within a millisecond. On config servers each
+change of the catalog takes that lock, because ``applyOps`` with a precondition does. So notes often conflict with one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +33,6 @@ async def append_oplog_note(
 
     Args:
         run: runs a command on a database, and returns its reply.
-        note: the command ``appendOplogNote``.
 
     Raises:
         CommandError: LockFailed, the lock was taken for a long time; as ``run``.

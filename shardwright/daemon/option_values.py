@@ -26,7 +26,6 @@ def parse_host_and_port(text: str, *, default_port: int | None = None) -> HostAn
     """Parse ``host:port`` or ``[ipv6]:port``.
 
     Args:
-        text: the option's value.
         default_port: see `HostAndPort.parse`.
     """
     try:
@@ -49,7 +48,6 @@ def parse_replica_set(text: str, *, default_port: int | None = None) -> Connecti
     """Parse ``set/host:port,host:port``.
 
     Args:
-        text: the option's value.
         default_port: see `HostAndPort.parse`.
     """
     try:

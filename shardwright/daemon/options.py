@@ -30,8 +30,8 @@ def _is_loopback(address: str) -> bool:
 def known_address(parsed: argparse.Namespace) -> str:
     """Return the ``host:port`` at which other processes reach the daemon.
 
-    Without ``--advertise`` it is the first address to listen on that is not loopback, else loopback.
-    If the daemon listens on all addresses, it is the machine's host name.
+    Without ``--advertise`` it is the first address to listen on that is not loopback, else loopback. If the daemon
+    listens on all addresses, it is the machine's host name.
     """
     if parsed.advertise is not None:
         return str(HostAndPort(parsed.advertise.host, parsed.advertise.port or parsed.port))

@@ -2,9 +2,9 @@
 
 Messages follow the protocol of systemd's ``sd_notify``, one datagram a message.
 
-A core dump would write the keys in the memory of a process to a file or pass them to a program.
-The size limit alone does not prevent that, because the kernel ignores it when it passes cores to a program.
-So all memory is left out as well (``core(5)``). Both settings also apply to child processes.
+A core dump would write the keys in the memory of a process to a file or pass them to a program. The size limit alone
+does not prevent that, because the kernel ignores it when it passes cores to a program. So all memory is left out as
+well (``core(5)``). Both settings also apply to child processes.
 """
 
 import os
@@ -30,7 +30,6 @@ class ServiceManager:
     """The service manager that started this process; without one all messages are dropped.
 
     Args:
-        environment: the environment of this process.
         is_main: whether this is the process that was started, and not one of its children.
     """
 

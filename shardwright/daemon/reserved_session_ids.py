@@ -1,7 +1,7 @@
 """Session ids that clients must not use, because daemons use them on their mongods for their own operations.
 
-A client that wrote in such a session would abort the daemon's transaction there.
-Its transaction number could even prevent mongod from executing anything more in that session.
+A client that wrote in such a session would abort the daemon's transaction there. Its transaction number could even
+prevent mongod from executing anything more in that session.
 """
 
 from typing import Final

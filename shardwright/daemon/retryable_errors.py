@@ -13,10 +13,6 @@ def label_retryable_write(error: CommandError, request: Request) -> None:
     """Label the error of a retryable write that a driver may send again, as mongod does (``ErrorLabelBuilder``).
 
     Routers return a shard's reply to the client unchanged, so it needs the label already.
-
-    Args:
-        error: the error for the client.
-        request: the request that failed.
     """
     fields = request.fields
     if request.name not in _WRITES or b"txnNumber" not in fields or b"autocommit" in fields:

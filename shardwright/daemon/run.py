@@ -66,9 +66,6 @@ class Daemon(Handler, Protocol):
     async def rotate_certificates(self, message: str) -> None:
         """Reload the certificate files, for connections from now on; called at SIGHUP if there is TLS.
 
-        Args:
-            message: for the log.
-
         Raises:
             CommandError: InvalidSSLConfiguration, a file cannot be used, which is in the log.
         """
@@ -96,7 +93,6 @@ class Introduction:
     """Contents of a process's first log line.
 
     Attributes:
-        version: of this package.
         options: the given ones, without secrets.
         warnings: about the configuration.
     """
@@ -138,7 +134,6 @@ def run_daemon(
         component: its name in the log.
         arguments: all options, parsed.
         start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.
-        introduction: the first line of the log.
         read_again: reads the configuration again at SIGHUP; None if there is no file.
         is_main: whether this is the process that the service manager started.
         reuse_port: whether several processes share the port, over which the kernel distributes connections.
@@ -223,9 +218,8 @@ def _schedule_as_batch() -> None:
     """Use batch scheduling where possible, so that waking this process does not preempt the running one.
 
     Under load the running process is the mongod, or another daemon, that has just sent a message and is about to send
-    more.
-    All its messages are then processed at once, with fewer context switches: about 6 % more operations.
-    If a processor is idle nothing changes.
+    more. All its messages are then processed at once, with fewer context switches: about 6 % more operations. If a
+    processor is idle nothing changes.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return  # the scheduling policy was chosen when the process was started

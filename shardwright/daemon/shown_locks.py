@@ -1,10 +1,10 @@
 """Documents in ``config.locks`` for a primary's changes, and in ``config.lockpings`` for its liveness.
 
-The documents are written alongside the changes.
-All lock changes since the last write are written at once, and a finished change waits for that only briefly.
+The documents are written alongside the changes. All lock changes since the last write are written at once, and a
+finished change waits for that only briefly.
 
-In MongoDB 6.0 these are the cluster's distributed locks, a document for each name that was ever locked.
-Here they only inform people and tools; mutual exclusion is implemented elsewhere.
+In MongoDB 6.0 these are the cluster's distributed locks, a document for each name that was ever locked. Here they only
+inform people and tools; mutual exclusion is implemented elsewhere.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -99,11 +99,7 @@ Write = Callable[[str, Sequence[Mapping[str, Any]]], Awaitable[object]]
 
 
 class ShownLocks:
-    """The locks of one process.
-
-    Args:
-        write: writes to the config servers.
-    """
+    """The locks of one process."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

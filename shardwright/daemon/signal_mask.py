@@ -26,10 +26,9 @@ def log_signals_masked() -> Iterator[None]:
     """Block the signals for the logs in the block; one that arrives in it is handled once, afterwards.
 
     Python runs signal handlers between any two bytecodes, for example during a rotation, or during a write that waits
-    for the reader of a pipe.
-    The handler would then rotate or write too, and in a burst of signals each handler would be interrupted by the next
-    one.
-    In a process started in the block the signals stay blocked until it calls `daemon.signals.obey_log_signals`.
+    for the reader of a pipe. The handler would then rotate or write too, and in a burst of signals each handler would
+    be interrupted by the next one. In a process started in the block the signals stay blocked until it calls
+    `daemon.signals.obey_log_signals`.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, LOG_SIGNALS)
     try:

@@ -1,8 +1,8 @@
 """The signals that a daemon handles, the same as mongod's and with the same meanings.
 
-SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log.
-With an option file or TLS, SIGHUP makes a daemon reload the file and certificates instead; a mongod would end.
-Of thousands of tasks, many wait at the same few points, so equal stacks share one line.
+SIGTERM, SIGINT and SIGHUP shut it down, SIGUSR1 rotates its logs, SIGUSR2 writes stack traces to the log. With an
+option file or TLS, SIGHUP makes a daemon reload the file and certificates instead; a mongod would end. Of thousands of
+tasks, many wait at the same few points, so equal stacks share one line.
 """
 
 import signal
@@ -105,7 +105,6 @@ async def wait_for_end(
     Args:
         stop: the event to set.
         on_hangup: called at SIGHUP, which then does not shut the process down.
-        task_status: see `trio.Nursery.start`.
     """
     received = {*ending_signals(), *(() if on_hangup is None else (signal.SIGHUP,))}
     with trio.open_signal_receiver(*received) as signals:

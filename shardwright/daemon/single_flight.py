@@ -26,7 +26,6 @@ class SingleFlight(Generic[Key, Value]):
         """Create it without any work.
 
         Args:
-            nursery: runs the work.
             cancelled: the error for callers if it is cancelled; InterruptedDueToReplStateChange for a term's nursery.
         """
         self._nursery = nursery

@@ -1,7 +1,7 @@
 """Fields that the slow lines of all daemons have in common, and the shape of an operation.
 
-The shape is the command without the values, so that operations that differ only in values are alike.
-Names of fields and operators stay, literals become ``?``. Two operations with the same shape have the same hash.
+The shape is the command without the values, so that operations that differ only in values are alike. Names of fields
+and operators stay, literals become ``?``. Two operations with the same shape have the same hash.
 """
 
 import json
@@ -109,10 +109,7 @@ def slow_fields(
     """Return the fields that describe an operation, without values of its client.
 
     Args:
-        client: the connection that sent it.
-        request: the request.
         reply: the frame of the reply; None if there was none, or it was relayed as it came.
-        seconds: its duration.
         user: the full name of the user; empty without a login.
     """
     shape = query_shape(request)

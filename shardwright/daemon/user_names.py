@@ -66,7 +66,6 @@ def with_owner_of_session(request: Request, user: UserName, elements: bytes = b"
     """Add the user's digest to the ``lsid`` of a request, which separates the sessions of users on all servers.
 
     Args:
-        request: a client's request.
         user: the authenticated user of its connection.
         elements: further elements to add to the request.
 

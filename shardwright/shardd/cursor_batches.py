@@ -27,8 +27,6 @@ class CursorBatches:
         """Return the next batch of a cursor, without documents of ranges received after it was opened.
 
         Args:
-            upstream: the client's connection to mongod.
-            request: the ``getMore``.
             is_whole: whether to return the reply instead of passing it to the client as it arrives.
 
         Raises:

@@ -1,12 +1,10 @@
 """Refreshes sessions on this shard's mongod that clients use only on other shards.
 
-A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it.
-It then kills the session's cursors and discards its retryable writes.
-On a genuine shard this collection is the cluster's.
-Here each mongod has a local one, except for the chunks that its shard owns (docs/sessions.md).
-So each daemon looks up the sessions that its mongod needs in the cluster's collection, and refreshes the living ones
-locally.
-The owner of a session's chunk stores the cluster's document itself.
+A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it. It then kills the
+session's cursors and discards its retryable writes. On a genuine shard this collection is the cluster's. Here each
+mongod has a local one, except for the chunks that its shard owns (docs/sessions.md). So each daemon looks up the
+sessions that its mongod needs in the cluster's collection, and refreshes the living ones locally. The owner of a
+session's chunk stores the cluster's document itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +46,6 @@ class LivingSessions:
     """Refreshes living sessions on the local mongod.
 
     Args:
-        context: this shard daemon's context.
         history: retryable writes executed on other shards; they expire with their sessions.
     """
 

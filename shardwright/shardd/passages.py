@@ -1,9 +1,9 @@
 """The shard daemon's passages: a fast path for router operations that are admitted at once and forwarded unfiltered.
 
-`VersionedOperations` reports each operation that it forwarded without an ownership filter.
-`learn` then records where its sharding fields are, which are cut out, and the placement that admitted it.
-Each use checks that the placement is still current, at the cost of a few attribute reads.
-If mongod's reply is not the usual one, the ordinary path finishes the operation.
+`VersionedOperations` reports each operation that it forwarded without an ownership filter. `learn` then records where
+its sharding fields are, which are cut out, and the placement that admitted it. Each use checks that the placement is
+still current, at the cost of a few attribute reads. If mongod's reply is not the usual one, the ordinary path finishes
+the operation.
 """
 
 from operator import itemgetter
@@ -69,7 +69,6 @@ class ShardPassage(Passage):
 
     Attributes:
         document_in_body: the inserted document, if it is in the body.
-        command: the command name, for the metrics.
         is_write: whether it writes; mongod's reply then includes its term.
         placement: the placement that admitted the operation; it has no orphans.
         version: the raw shard version.
@@ -308,11 +307,6 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         """Record a passage for an operation that was admitted at once and forwarded unfiltered.
 
         Args:
-            client: the router's connection.
-            request: the operation.
-            reply: mongod's reply.
-            state: the state of its namespace.
-            placement: the placement that admitted it.
             epoch: the number of the epoch in which it began.
         """
         message, fields, permit = request.message, request.fields, client.permit

@@ -46,18 +46,14 @@ class ShardServer:
         on_mongod_lost: see `Sidecar`.
 
     Attributes:
-        context: shared by all components.
         fenced_cursors: hides incoming ranges from open cursors.
         inherited_cursors: ends the cursors of an earlier process.
         previews: previews updates that may change a shard key.
-        transactions: the open multi-document transactions.
         history_table: retryable writes executed by former owners of ranges.
         range_deletions: ranges whose documents are, or may become, orphans.
-        migrations: migrations from and to this shard.
         auto_splitter: splits chunks as they grow.
         key_statistics: counts reads and writes by ranges of shard keys.
         resharding: this shard's donors and recipients of resharding operations.
-        coordinators: DDL coordinators.
         renames: the participant side of renames of sharded collections.
         transaction_coordinators: two-phase commits coordinated here.
         waiting: operations that wait for admission.

@@ -22,7 +22,6 @@ class TermComponent(Protocol):
         """Take over from the previous primary. Called again in the same term only after a failure.
 
         Args:
-            term: the number of the term.
             nursery: the term's nursery, which is cancelled at step-down.
 
         Raises:
@@ -82,7 +81,6 @@ class Terms:
     """Begins and ends the terms of a shard daemon, as `RoleHooks`.
 
     Args:
-        context: this shard daemon's context.
         components: in the order in which they begin; they end in reverse order.
     """
 

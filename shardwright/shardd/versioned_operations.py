@@ -63,11 +63,6 @@ _OPENING_CURSORS: Final = frozenset({"aggregate", "find"})
 class VersionedOperations:
     """Runs operations with a shard version or a database version.
 
-    Args:
-        admission: checks versions and counts operations.
-        involved_cursors: records the cursors that read several collections.
-        stale_errors: counts stale-routing errors by name.
-
     Attributes:
         passages: the fast path for operations that were forwarded unfiltered.
     """
@@ -102,10 +97,6 @@ class VersionedOperations:
         """Run an operation, or answer with a stale-routing error.
 
         Args:
-            client: the router's connection.
-            upstream: its connection to mongod.
-            request: the operation.
-            transaction: the transaction that it belongs to.
             is_whole: whether to return the reply instead of passing it to the client as it arrives.
 
         Raises:
@@ -179,12 +170,6 @@ class VersionedOperations:
         self, client: ClientConnection, upstream: Upstream, request: Request, begun: BegunOperation
     ) -> bytes | None:
         """Run the rest of an operation that a passage has begun.
-
-        Args:
-            client: the router's connection.
-            upstream: its connection to mongod.
-            request: the operation.
-            begun: its state so far.
 
         Raises:
             CommandError: as `run`.
@@ -379,10 +364,8 @@ class VersionedOperations:
         If the collection was renamed during the read, the router must send it again to all shards.
 
         Args:
-            exchange: the read's exchange with mongod.
             state: the collection's state at admission.
             placement: the placement at admission.
-            request: the read.
             frame: the reply to replace.
             has_snapshot: whether its transaction already had a snapshot, which migrations do not affect.
         """

@@ -41,7 +41,6 @@ def direct_writes(request: Request, name: str, namespace: str) -> Iterator[tuple
     Args:
         request: a command for which `may_write_directly` is true.
         name: the command's name, without aliases.
-        namespace: the namespace of the request.
     """
     operation = _OPERATIONS[name]
     if operation == "command":

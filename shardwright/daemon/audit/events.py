@@ -1,8 +1,8 @@
 """The commands that are events of the audit log, and the recorded parameters. Pure.
 
-Names and parameters of events are MongoDB Enterprise's, which has none for some changes of sharding.
-An event is written when its command has ended, with the code of its error.
-Log-ins and log-outs are not here, because only the authentication code has their details.
+Names and parameters of events are MongoDB Enterprise's, which has none for some changes of sharding. An event is
+written when its command has ended, with the code of its error. Log-ins and log-outs are not here, because only the
+authentication code has their details.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,6 @@ def is_event(request: Request, name: str, code: int) -> bool:
     """Whether a command that has ended may be an event.
 
     Args:
-        request: the command.
         name: the command's name, without aliases.
         code: its error code, 0 if it has succeeded.
     """
@@ -50,10 +49,8 @@ def events_of(request: Request, name: str, code: int, namespace: str) -> list[Ev
     """Return the events of a command that has ended; several if it concerns several indexes.
 
     Args:
-        request: the command.
         name: as `is_event`.
         code: as `is_event`.
-        namespace: the namespace of the request.
     """
     try:
         return list(_events(request, name, code, namespace))
@@ -70,7 +67,6 @@ def certificate_log_in(request: Request, subject: Subject | None) -> Event:
     """Return the event of an ``authenticate`` command.
 
     Args:
-        request: the command.
         subject: the client certificate's subject, which is the user if the command names none.
     """
     named = subject_text(subject) if subject else None

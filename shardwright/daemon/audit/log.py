@@ -27,7 +27,6 @@ class AuditOptions:
     """Destination and filter of the audit log.
 
     Attributes:
-        path: the file that events are appended to.
         is_wanted: whether an event is recorded.
         rotation: handling of the file in a rotation, as for the daemon's own log.
     """
@@ -54,9 +53,6 @@ class AuditOptions:
 
 class AuditLog:
     """Appends events to a file that only its owner can read. Several processes may append to the same file.
-
-    Attributes:
-        file: the file.
 
     Raises:
         OSError: the file cannot be opened.
@@ -105,7 +101,6 @@ def opened_audit_log(program: str, parsed: argparse.Namespace) -> AuditLog | Non
     """Open the audit log of a process; None if auditing is off.
 
     Args:
-        program: its name, for errors.
         parsed: its options, which `check_audit` has accepted.
 
     Raises:

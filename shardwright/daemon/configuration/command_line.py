@@ -34,7 +34,6 @@ def argument_parser(program: Program, hidden: Iterable[Option] = ()) -> OptionPa
     Its namespace has the checked text of each given option, as a list for a mapping, and no attribute for the others.
 
     Args:
-        program: the program with the options.
         hidden: further options, which the help does not list.
     """
     parser = OptionParser(

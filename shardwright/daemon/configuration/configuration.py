@@ -48,10 +48,8 @@ class Configuration:
     """The options of a process.
 
     Attributes:
-        program: the daemon.
         values: all options by attribute, parsed, with defaults.
         given: the values that sources set; only mappings have several.
-        words: the command line.
         file: the path of the file; None if there is none.
         wants_check: whether the process only checks the configuration.
         wants_print: whether it only prints the configuration.
@@ -91,7 +89,6 @@ def configuration(
     """Read the configuration of this process.
 
     Args:
-        program: the daemon.
         words: its command line; None for the process's own.
         environment: its environment; None for the process's own.
         parse_parameter: checks server parameters.
@@ -132,7 +129,6 @@ def configuration_of(
     """Read the configuration of a program whose options are part of another command line.
 
     Args:
-        program: the program with the options.
         parsed: the texts of the given options, and ``config`` if given.
         environment: see `configuration`.
 

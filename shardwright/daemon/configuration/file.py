@@ -1,8 +1,7 @@
 """The configuration file: YAML in the form of mongos and mongod, with the line of every mistake.
 
-Values stay text until their options parse them, so that all sources accept the same.
-MongoDB's keys that have only one meaning here are accepted with that meaning (`FIXED`), and refused with a reason
-otherwise.
+Values stay text until their options parse them, so that all sources accept the same. MongoDB's keys that have only one
+meaning here are accepted with that meaning (`FIXED`), and refused with a reason otherwise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -96,8 +95,6 @@ def read_file(
     """Read the options that a file sets, by name; only mappings may have several values.
 
     Args:
-        path: the file.
-        program: the daemon that reads it.
         others: other daemons, to explain options that are theirs.
         name: the name of the file in errors; None for its path.
 

@@ -25,7 +25,6 @@ class ValueType:
     Attributes:
         parse: converts text; raises ValueError with a message for the user.
         schema: the JSON schema of the value in a file.
-        metavar: the value's placeholder in the help.
     """
 
     parse: Callable[[str], Any]
@@ -62,7 +61,6 @@ def choice(values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> 
     """Return the type of a value that is one of several words.
 
     Args:
-        values: the values by their words.
         also: other words for the same values, which the help does not list.
     """
     known = {**values, **(also or {})}
@@ -130,7 +128,6 @@ class Program:
 
     Attributes:
         name: the command.
-        description: one sentence.
         options: in the order of the help.
         cluster_role: the value of ``sharding.clusterRole`` in its file; None if it has no role.
     """

@@ -33,7 +33,6 @@ def process_configuration(
     """Read and check the configuration of a process about to run.
 
     Args:
-        program: the daemon.
         words: its command line; None for the process's own.
         check: refuses options of this daemon that do not fit together.
         parse_parameter: see `configuration`.

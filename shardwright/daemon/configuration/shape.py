@@ -1,7 +1,7 @@
 """Files with lists and freely named sections: their shape as data, read with the line of every mistake.
 
-The files of the daemons have options at fixed paths (`file`). A shape describes a file with any nesting.
-Its values are parsed by the same types.
+The files of the daemons have options at fixed paths (`file`). A shape describes a file with any nesting. Its values are
+parsed by the same types.
 """
 
 from collections.abc import Callable, Mapping
@@ -106,7 +106,6 @@ def read_shape(text: str, name: str, shape: Section) -> Located:
     """Read a file.
 
     Args:
-        text: its text.
         name: the name of the file, for errors.
         shape: its permitted contents.
 
@@ -225,12 +224,7 @@ def _plain(node: "yaml.Node") -> Any:  # noqa: ANN401 - values of all types
 
 
 def shape_schema(shape: Shape, schema_of_program: Callable[[Program], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON schema of a shape.
-
-    Args:
-        shape: the shape.
-        schema_of_program: returns the schema of a daemon's file.
-    """
+    """Return the JSON schema of a shape."""
     match shape:
         case Leaf():
             return {**shape.type.schema, "description": shape.help}

@@ -1,9 +1,8 @@
 """Authorization of requests to a sidecar whose mongod has access control.
 
-Clients log in at the mongod, through the sidecar, and the mongod checks their privileges.
-It cannot check requests that only the cluster itself may send, and commands that the daemon answers itself.
-After each step of a log-in the daemon queries the mongod for the client's identity; no address, socket or request field
-determines it.
+Clients log in at the mongod, through the sidecar, and the mongod checks their privileges. It cannot check requests that
+only the cluster itself may send, and commands that the daemon answers itself. After each step of a log-in the daemon
+queries the mongod for the client's identity; no address, socket or request field determines it.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,7 +44,6 @@ class Needed:
     """The privilege that users need for a command that the daemon answers itself.
 
     Attributes:
-        action: the action.
         on_collection: whether it is needed on the collection named by the first field as ``db.collection``; otherwise
             on
             the cluster.
@@ -127,7 +125,6 @@ class SidecarAccess:
         A mongod switched to mode ``x509`` at run time accepts the key until it restarts; this daemon does not.
 
         Args:
-            upstream: the connection.
             has_certificate: whether the client has proven by its certificate that it belongs to the cluster.
 
         Raises:
@@ -153,12 +150,10 @@ class SidecarAccess:
     async def with_signed_times(self, upstream: Upstream, request: Request, reply: bytes) -> bytes:
         """Replace the times in a daemon's own reply to a user by the times that the mongod sends to the user.
 
-        The daemon's times are for members of the cluster.
-        They are unsigned, so no server would accept them from the user, and they include the times of the catalog.
+        The daemon's times are for members of the cluster. They are unsigned, so no server would accept them from the
+        user, and they include the times of the catalog.
 
         Args:
-            upstream: the connection.
-            request: the user's request.
             reply: the frame of a reply to any request.
 
         Raises:
@@ -179,7 +174,6 @@ class SidecarAccess:
         The mongod's text includes the owner of the session, and stages that the daemon has added.
 
         Args:
-            request: the user's request.
             reply: the frame of a reply that has ``ok: 0``.
         """
         document = decode_document(response_body(reply))
@@ -212,9 +206,9 @@ class SidecarAccess:
 async def _check_cluster_time(upstream: Upstream, request: Request) -> None:
     """Make the mongod check the cluster time that a user sends, before the daemon uses it for the user.
 
-    The daemon acts as a part of the cluster, from which a mongod accepts any time.
-    So it must not forward a time that the mongod would not accept from the user.
-    The times of requests that only the mongod executes are checked with the request.
+    The daemon acts as a part of the cluster, from which a mongod accepts any time. So it must not forward a time that
+    the mongod would not accept from the user. The times of requests that only the mongod executes are checked with the
+    request.
 
     Raises:
         CommandError: KeyNotFound, TimeProofMismatch or ClusterTimeFailsRateLimiter; the field is malformed.

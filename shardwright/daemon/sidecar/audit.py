@@ -1,7 +1,7 @@
 """The audit log of a sidecar: operations of users who connect to it, and log-in attempts.
 
-Operations of cluster members are not recorded here, because they act for users of routers, which have audit logs.
-Of members, only a failed log-in is an event.
+Operations of cluster members are not recorded here, because they act for users of routers, which have audit logs. Of
+members, only a failed log-in is an event.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -43,11 +43,7 @@ class _Exchange:
     """A request and its outcome.
 
     Attributes:
-        client: the sender.
-        upstream: the client's connection to the mongod.
-        request: the command.
         before: the user before the command.
-        reply: its reply, if there is one.
         code: its error code, 0 if it has succeeded.
     """
 
@@ -76,12 +72,7 @@ class _Exchange:
 
 
 class SidecarAudit:
-    """Writes the events of one sidecar under access control.
-
-    Args:
-        log: the audit log.
-        namespace_of: returns the namespace of a request.
-    """
+    """Writes the events of one sidecar under access control."""
 
     def __init__(self, log: AuditLog, namespace_of: Callable[[Request], str]) -> None:
         self._log = log
@@ -100,8 +91,6 @@ class SidecarAudit:
 
         Args:
             client: the sender: a user, or a client that may be about to log in.
-            upstream: the client's connection to the mongod.
-            request: the unchanged request.
             answer: answers it. Its exceptions are propagated.
         """
         exchange = _Exchange(client, upstream, request, before=upstream.user)

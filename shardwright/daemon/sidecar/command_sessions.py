@@ -1,9 +1,8 @@
 """Executing commands of another daemon only once, and not at all if they are delayed.
 
-The sender names a session and raises its transaction number before each attempt.
-The receiver records executions as retryable writes, as MongoDB does.
-mongod's own session table, which is replicated, keeps the last executed number.
-So a command that was delayed while its sender retried or finished is refused, and cannot damage newer objects.
+The sender names a session and raises its transaction number before each attempt. The receiver records executions as
+retryable writes, as MongoDB does. mongod's own session table, which is replicated, keeps the last executed number. So a
+command that was delayed while its sender retried or finished is refused, and cannot damage newer objects.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,6 +36,8 @@ class Commands(Protocol):
 class CommandSession:
     """The session and transaction number of one command.
 
+    Methods that access mongod raise BackendError if it does not answer.
+
     Attributes:
         id: ``lsid.id``.
         number: ``txnNumber``.
@@ -69,7 +70,6 @@ class CommandSession:
 
         Raises:
             CommandError: TransactionTooOld, a later one has been executed; or an error of mongod.
-            BackendError: mongod does not answer.
         """
         last = await last_executed(mongod, self.id)
         if last > self.number:
@@ -85,7 +85,6 @@ class CommandSession:
 
         Raises:
             CommandError: an error of mongod.
-            BackendError: mongod does not answer.
         """
         update = {"q": {"_id": "executed"}, "u": {"$inc": {"count": Int64(1)}}, "upsert": True}
         reply = await mongod.command(
@@ -106,7 +105,6 @@ async def last_executed(mongod: Commands, session: Binary) -> int:
 
     Args:
         mongod: the mongod that keeps the record.
-        session: the session's ``lsid.id``.
 
     Raises:
         CommandError: an error of mongod.

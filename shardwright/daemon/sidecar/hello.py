@@ -42,8 +42,6 @@ class HelloMirror:
     """The state of the local mongod and its replica set.
 
     Args:
-        mongod_address: address of the local mongod.
-        sidecar_address: address of this daemon.
         extensions: the daemon's extensions of MongoDB's protocol, announced to routers in hello.
 
     Attributes:
@@ -126,8 +124,8 @@ class HelloMirror:
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
         """Return the newest hello for a request that was not sent to mongod; None while mongod can't be reached.
 
-        It has no cluster time: mongod signs the time for the client that it answers, and not at all for the daemon.
-        A driver would gossip the time on behalf of a user, from whom a server with an earlier clock accepts only signed
+        It has no cluster time: mongod signs the time for the client that it answers, and not at all for the daemon. A
+        driver would gossip the time on behalf of a user, from whom a server with an earlier clock accepts only signed
         times.
         """
         if self.hello is None:

@@ -1,8 +1,7 @@
 """Requests that only the cluster itself may send to a sidecar. Pure.
 
 The mongod behind a sidecar has no sharding. It ignores the internal fields instead of refusing them, and lacks some of
-the commands.
-Test commands are enabled on it for `prepareTransaction`, and some of them need no log-in.
+the commands. Test commands are enabled on it for `prepareTransaction`, and some of them need no log-in.
 """
 
 from collections.abc import Iterator

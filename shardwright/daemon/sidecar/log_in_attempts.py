@@ -24,7 +24,6 @@ class Attempt:
 
     Attributes:
         user: the user of a SCRAM conversation; None if the message is not SCRAM's as drivers send it.
-        db: the user's database.
         mechanism: the mechanism, unchecked.
     """
 

@@ -1,8 +1,8 @@
 """Translating the addresses of members in commands and replies. Pure functions.
 
-Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself.
-A tool that follows an address would otherwise bypass the daemon, or count the member twice.
-A client may send back a reply, such as a configuration, so commands are translated too.
+Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
+tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back a
+reply, such as a configuration, so commands are translated too.
 
 Only the named parts of a reply are decoded, because others may have values that Python does not have.
 """
@@ -78,7 +78,6 @@ def set_up_error(hello: Mapping[str, Any], mongod: str, daemon: str) -> str | No
     Args:
         hello: the mongod's.
         mongod: the mongod's address according to the daemon's options.
-        daemon: the daemon's address.
     """
     me = hello.get("me")
     if me is None or me == mongod:
@@ -104,7 +103,6 @@ class ShownMembers:
     """The addresses that clients see.
 
     Attributes:
-        own: the address of this daemon.
         daemons: the address of each daemon, by the address of its mongod.
         cluster_role: ``shardsvr`` or ``configsvr``; the mongod itself was started without a role.
     """
@@ -151,8 +149,7 @@ def with_daemons(request: Request, reply: bytes, shown: ShownMembers) -> bytes:
     """Translate the raw reply to a command for which `names_members` holds.
 
     A member whose daemon has not registered keeps the address of its mongod, because the state of a set includes all of
-    its members.
-    An arbiter has no daemon.
+    its members. An arbiter has no daemon.
     """
     rewriting = _explanation if b"explain" in request.fields else _REPLIES.get(request.name)
     return reply if rewriting is None else rewriting(reply, shown)

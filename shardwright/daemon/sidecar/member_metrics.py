@@ -1,7 +1,7 @@
 """Metrics of the mongod behind a sidecar: its state in the replica set, its lag, its oplog and its documents.
 
-They are read from the mongod every few seconds, so that ``/metrics`` never waits for it.
-The section ``shardingStatistics`` of ``serverStatus``, which a plain mongod does not have, is made here too.
+They are read from the mongod every few seconds, so that ``/metrics`` never waits for it. The section
+``shardingStatistics`` of ``serverStatus``, which a plain mongod does not have, is made here too.
 """
 
 from collections.abc import Mapping
@@ -45,12 +45,7 @@ _LEFT_OUT: Final = ("wiredTiger", "tcmalloc", "locks", "transportSecurity", "ind
 
 
 class MemberMetrics:
-    """The last state read from the mongod.
-
-    Args:
-        metrics: the daemon's metrics.
-        sidecar: has the mongod.
-    """
+    """The last state read from the mongod."""
 
     def __init__(self, metrics: Metrics, sidecar: Sidecar) -> None:
         self._sidecar = sidecar
@@ -135,7 +130,6 @@ def with_sharding_statistics(frame: bytes | None, request: Request, section: Map
     """Add the daemon's section to mongod's reply to ``serverStatus``.
 
     Args:
-        frame: the reply.
         request: the command, which may exclude the section by ``{shardingStatistics: 0}``.
         section: the daemon's statistics; nothing is added if it is empty.
     """

@@ -22,12 +22,12 @@ REPLICATION_DATA: Final = "$replData"
 class LocalMongod:
     """The local mongod's addresses, and a pool of connections for the daemon's own commands.
 
+    Methods that access mongod raise BackendError if it does not answer.
+
     Args:
-        pools: the daemon's connection pools.
         present_term: returns the mongod's current term as primary; None if no task works for a term.
 
     Attributes:
-        socket_path: its UNIX socket.
         address: its address in its replica set's configuration (`SidecarOptions.mongod_address`).
         pool: the daemon's own connections; clients have separate ones (`daemon.sidecar.upstream`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
@@ -71,12 +71,11 @@ class LocalMongod:
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply. It may write even if the writes of users are blocked.
 
-        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only.
-        It is not sent if the term is over, and fails if its reply shows that it ran in another term.
+        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only. It is not
+        sent if the term is over, and fails if its reply shows that it ran in another term.
 
         Raises:
             CommandError: the reply has ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
-            BackendError: mongod does not answer.
         """
         term = term_of_task()
         if term is None:
@@ -111,7 +110,6 @@ class LocalMongod:
 
         Raises:
             CommandError: InterruptedDueToReplStateChange, the term is over.
-            BackendError: mongod does not answer.
         """
         term = term_of_task()
         if term is not None:
@@ -125,7 +123,6 @@ class LocalMongod:
         Raises:
             CommandError: the command failed, one of its items did, or its write concern could not be satisfied; as
                 `command`.
-            BackendError: mongod does not answer.
         """
         return await (self.execute_write(db, command) if self.fence is None else self.fence.write(db, command))
 

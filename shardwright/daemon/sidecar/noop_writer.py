@@ -1,12 +1,11 @@
 """Writing no-ops for operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``).
 
-A mongod answers such an operation once its oplog has reached that time.
-The time is often another shard's, and on an idle set the oplog only grows by a periodic no-op every ten seconds.
-A genuine shard or config server therefore first writes a no-op itself. A plain replica set member does not, so its
-sidecar does.
+A mongod answers such an operation once its oplog has reached that time. The time is often another shard's, and on an
+idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
+writes a no-op itself. A plain replica set member does not, so its sidecar does.
 
-The times of writes that the sidecar forwards need no no-op.
-A session that reads after its own write, or begins a transaction after the previous one, waits only for such times.
+The times of writes that the sidecar forwards need no no-op. A session that reads after its own write, or begins a
+transaction after the previous one, waits only for such times.
 """
 
 from struct import Struct
@@ -51,7 +50,6 @@ class NoopWriter:
     """Advances the oplog of this set to the times that clients wait for.
 
     Args:
-        mongod: the local mongod.
         mirror: identifies the primary.
     """
 

@@ -15,11 +15,9 @@ class SidecarOptions:
 
     Attributes:
         address: ``host:port`` at which clients reach the daemon.
-        mongod_socket: path of the UNIX socket of its mongod.
         mongod_address: its mongod in the replica set's configuration: ``host:port``, or the path of a UNIX socket.
         slow_ms: operations that take longer are logged.
         audit: the audit log; None if auditing is off.
-        logs: the logs of this process.
     """
 
     address: str
@@ -39,9 +37,9 @@ class SidecarOptions:
 def check_sidecar_options(parsed: argparse.Namespace) -> None:
     """Refuse options that do not fit together.
 
-    A daemon on loopback must not register with members that may be on other machines.
-    MongoDB's rule for the addresses of a set is the same: all of them are loopback, or none.
-    An audit log needs access control, because without it users cannot be distinguished from routers.
+    A daemon on loopback must not register with members that may be on other machines. MongoDB's rule for the addresses
+    of a set is the same: all of them are loopback, or none. An audit log needs access control, because without it users
+    cannot be distinguished from routers.
 
     Raises:
         ValueError: they do not, with a message for the operator.

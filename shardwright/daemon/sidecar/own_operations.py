@@ -1,9 +1,8 @@
 """The daemon's own operations in the output of ``$currentOp``.
 
-A pipeline that begins with ``$currentOp`` runs on mongod.
-The daemon's operations are added after that stage by a ``$unionWith``, so that the rest of the pipeline filters and
-projects them like all others.
-All of them must fit into that command, so large parts are truncated, as by a mongod with ``truncateOps``.
+A pipeline that begins with ``$currentOp`` runs on mongod. The daemon's operations are added after that stage by a
+``$unionWith``, so that the rest of the pipeline filters and projects them like all others. All of them must fit into
+that command, so large parts are truncated, as by a mongod with ``truncateOps``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +45,6 @@ def asks_for_users_own(request: Request, user: UserName | None) -> bool:
     """Whether a ``currentOp`` asks for the sender's operations, which only the mongod can identify.
 
     Args:
-        request: the command.
         user: the authenticated user; None without access control, where it shows everything.
     """
     return user is not None and not user.is_internal and bool(request.get(b"$ownOps"))
@@ -63,7 +61,6 @@ def with_daemon_operations(
     These belong to no user, so under access control they are shown only in the operations of all users.
 
     Args:
-        request: any request.
         own: returns the daemon's operations that are invisible to mongod, such as migrations.
         user: the authenticated user; None without access control.
         shown_as: stages that change the form of all operations.

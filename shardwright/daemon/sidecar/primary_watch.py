@@ -1,13 +1,12 @@
 """Replacing a primary whose daemon is away while its mongod runs on.
 
-The replica set is unaware of daemons: it would keep that primary, and clients could not reach it.
-So the daemon of each secondary periodically requests a hello from the primary's daemon.
-It may not answer for as long as the set would wait for a silent member. If a majority of the set's daemons agrees, the
-secondary's mongod stands for election.
-Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
+The replica set is unaware of daemons: it would keep that primary, and clients could not reach it. So the daemon of each
+secondary periodically requests a hello from the primary's daemon. It may not answer for as long as the set would wait
+for a silent member. If a majority of the set's daemons agrees, the secondary's mongod stands for election. Each daemon
+shows its opinion to the others in its hello (`SILENT_PRIMARY`).
 
-The replaced mongod would be elected again at once if its priority is higher.
-So the daemon of the new primary prevents it from standing for election (`replSetFreeze`) until its daemon answers.
+The replaced mongod would be elected again at once if its priority is higher. So the daemon of the new primary prevents
+it from standing for election (`replSetFreeze`) until its daemon answers.
 
 A slow daemon is not away: the first hello may take nearly as long as the set waits for a silent member. Only if it is
 not answered, shorter ones follow.
@@ -15,8 +14,7 @@ not answered, shorter ones follow.
 A set of two members with data has no such majority, because an arbiter has no daemon.
 
 A daemon that shuts down while its mongod is primary makes the mongod step down first, so that another member takes
-over.
-Otherwise the mongod would stay primary without being reachable for clients.
+over. Otherwise the mongod would stay primary without being reachable for clients.
 """
 
 from functools import partial
@@ -50,9 +48,7 @@ class PrimaryWatch:
     """Watches the daemon of the primary, while that is another member.
 
     Args:
-        mongod: the local mongod.
         mirror: supplies the primary and the daemons; shows an opinion to them.
-        pools: the daemon's connection pools.
     """
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
@@ -180,7 +176,6 @@ async def hand_over(mirror: HelloMirror, mongod: LocalMongod, seconds: float) ->
 
     Args:
         mirror: has the newest hello.
-        mongod: the mongod.
         seconds: maximum wait for another member to catch up; if none does, the mongod stays primary.
     """
     if mirror.term is None or mirror.hello is None or len(mirror.hello.get("hosts", ())) < 2:

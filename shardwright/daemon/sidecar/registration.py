@@ -1,7 +1,7 @@
 """The mapping of mongods to daemons in the replicated collection ``config.sidecars`` of each set.
 
-Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``.
-Each daemon writes its own, through the primary mongod of its set, and reads the others from its own mongod.
+Documents are ``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Each daemon writes its own, through the
+primary mongod of its set, and reads the others from its own mongod.
 """
 
 from functools import partial
@@ -28,9 +28,7 @@ class Registration:
     """Keeps this daemon's document and the mirror's addresses current.
 
     Args:
-        mongod: the local mongod.
         mirror: receives the addresses, and identifies the primary.
-        address: this daemon's address for clients.
     """
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, address: str) -> None:

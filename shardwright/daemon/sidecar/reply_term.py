@@ -36,8 +36,8 @@ _PREFIX: Final = Struct("<iiiiIBi")
 def take_term(frame: bytes) -> tuple[bytes, int | None]:
     """Split a reply into the reply without the added elements, and the term in them; None if nothing was added.
 
-    mongod adds nothing if it refuses a command before processing it, for example an unknown one.
-    The error may then quote any bytes of the client, so all elements must be parsed.
+    mongod adds nothing if it refuses a command before processing it, for example an unknown one. The error may then
+    quote any bytes of the client, so all elements must be parsed.
     """
     start = frame.rfind(_METADATA, -_TAIL_BYTES)
     if start < 0:

@@ -1,19 +1,16 @@
 """Reliability of the cached role of the mongod after a pause of the daemon.
 
 A daemon that was paused for a while (SIGSTOP, a suspended virtual machine, a host out of memory) resumes with outdated
-state.
-In the meantime its mongod may have stepped down, another primary may have changed the data of this shard, and the
-mongod may have been elected again.
-So after a pause the daemon trusts nothing until the mongod has answered a hello that was sent afterwards.
-The pause is detected at the time of use, by a clock that also runs while the machine is suspended. A task that watches
-the clock might itself run only after the first operation.
+state. In the meantime its mongod may have stepped down, another primary may have changed the data of this shard, and
+the mongod may have been elected again. So after a pause the daemon trusts nothing until the mongod has answered a hello
+that was sent afterwards. The pause is detected at the time of use, by a clock that also runs while the machine is
+suspended. A task that watches the clock might itself run only after the first operation.
 
 On a secondary the role does not matter, but the oplog entries applied by mongod during the pause do. The daemon
 otherwise receives them a moment later.
 
 The work of a term, in which mongod is primary without interruption, runs in a nursery that is cancelled when the term
-ends.
-So no work of a former primary survives into the next term.
+ends. So no work of a former primary survives into the next term.
 """
 
 import time
@@ -34,8 +31,8 @@ PAUSE_SECONDS_MAX: Final = 1.0
 SECONDARY_PAUSE_SECONDS_MAX: Final = 0.3
 """A secondary's process that was paused for longer than this may have missed a whole move.
 
-Moving a small range takes less than a second.
-A hello after a pause costs little, so this is as short as possible without mistaking a busy processor for a pause.
+Moving a small range takes less than a second. A hello after a pause costs little, so this is as short as possible
+without mistaking a busy processor for a pause.
 """
 
 _TICK_SECONDS: Final = 0.1
@@ -50,6 +47,8 @@ seconds_since_boot: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 class RoleCertainty:
     """Determines whether the role in the mirror is current, and whether the daemon's state belongs to it.
+
+    Methods that access mongod raise BackendError if it does not answer.
 
     Args:
         mirror: has the newest hello.
@@ -97,8 +96,8 @@ class RoleCertainty:
     def catch_up_by(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         """Register ``catch_up``, which a secondary runs after each pause before it relies on cached state.
 
-        Its mongod may have applied much during the pause. The call is cancelled if the role changes.
-        It raises BackendError if the mongod does not answer.
+        Its mongod may have applied much during the pause. The call is cancelled if the role changes. It raises
+        BackendError if the mongod does not answer.
         """
         self._catch_up = catch_up
 
@@ -119,11 +118,7 @@ class RoleCertainty:
             scope.cancel()
 
     async def wait_certain(self) -> None:
-        """Wait until `is_certain`; requests a hello from the mongod after a pause.
-
-        Raises:
-            BackendError: the mongod does not answer.
-        """
+        """Wait until `is_certain`; requests a hello from the mongod after a pause."""
         while not self.is_certain:
             if self._is_doubted:
                 await self._ask()
@@ -131,11 +126,7 @@ class RoleCertainty:
                 await self._change.wait()
 
     async def present_term(self) -> int | None:
-        """Return the term in which the mongod is primary, None if it is not; requests a hello from it after a pause.
-
-        Raises:
-            BackendError: the mongod does not answer.
-        """
+        """Return the term in which the mongod is primary, None if it is not; requests a hello from it after a pause."""
         while self._is_in_doubt():
             await self._ask()
         return self._mirror.term
@@ -185,7 +176,6 @@ class RoleHooks(Protocol):
         State from before must be discarded first, which is reported with `RoleCertainty.settle`.
 
         Args:
-            term: the election's number.
             nursery: runs work that ends with the term; at step-down it is cancelled together with this call.
         """
 

@@ -33,11 +33,6 @@ async def rotate_both(upstream: Upstream, request: Request, logs: DaemonLogs) ->
 
     Without a reply the client's privilege is unknown, and the daemon does nothing.
 
-    Args:
-        upstream: the client's connection to the mongod.
-        request: the command.
-        logs: the daemon's.
-
     Raises:
         CommandError: FileRenameFailed or InvalidSSLConfiguration, the daemon's part failed; the mongod's is done.
         BackendError: the mongod is gone.
@@ -64,7 +59,6 @@ async def rotate_certificates_of_both(mongod: LocalMongod, message: str) -> None
     An unreachable mongod reads them when it starts, and one without TLS has nothing to read.
 
     Args:
-        mongod: the mongod.
         message: for the logs of both.
 
     Raises:

@@ -45,7 +45,6 @@ class Sidecar:
 
     Args:
         pools: the daemon's connection pools, which its owner runs.
-        mongod_socket: path of the mongod's UNIX socket.
         mongod_address: the mongod in its set's configuration: ``host:port``, or the path of a UNIX socket.
         address: ``host:port`` at which clients reach this daemon.
         handshake: builds the hello for the handshake of the daemon's own connections.
@@ -121,10 +120,6 @@ class Sidecar:
 
     async def name_daemons(self, request: Request, run: Callable[[Request], Awaitable[bytes | None]]) -> bytes | None:
         """Run a command, translating addresses of members in it and in its reply.
-
-        Args:
-            request: the command.
-            run: runs it.
 
         Raises:
             CommandError: as `run`.

@@ -1,18 +1,16 @@
 """A fence between terms in the mongod itself: writes sent in an earlier term are not executed in a later one.
 
-Checking the term before a write is sent, and in its reply, leaves a gap.
-A daemon that is paused between check and sending may send the write when its mongod is primary again, in another term.
-So writes to ``config`` are retryable writes of one session, and their transaction number includes the term.
-Each term begins with such a write, which is replicated.
-From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write.
-The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
+Checking the term before a write is sent, and in its reply, leaves a gap. A daemon that is paused between check and
+sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are retryable
+writes of one session, and their transaction number includes the term. Each term begins with such a write, which is
+replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write. The
+number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
 
-A task may continue for a moment in a later term than it was started in, until it is cancelled.
-It declares its term, child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in
-another term.
-A command that was already sent when its task was cancelled may still be executed, because mongod reads arrived data
-before it detects that a connection was closed.
-So a term waits until mongod has closed every connection with an unanswered command of an earlier term.
+A task may continue for a moment in a later term than it was started in, until it is cancelled. It declares its term,
+child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in another term. A command
+that was already sent when its task was cancelled may still be executed, because mongod reads arrived data before it
+detects that a connection was closed. So a term waits until mongod has closed every connection with an unanswered
+command of an earlier term.
 """
 
 from collections.abc import Iterator, Mapping
@@ -99,8 +97,7 @@ class FencedMongod(Protocol):
 class TermFence:
     """Makes the writes of a term fail in any later one.
 
-    Args:
-        mongod: executes the writes.
+    Methods that access mongod raise BackendError if it does not answer.
     """
 
     def __init__(self, mongod: FencedMongod) -> None:
@@ -119,7 +116,6 @@ class TermFence:
 
         Raises:
             CommandError: mongod is not primary in this term.
-            BackendError: it does not answer.
         """
         if self._term == term and self._begun.is_set():
             return
@@ -161,7 +157,6 @@ class TermFence:
 
         Raises:
             CommandError: as `LocalMongod.write`; InterruptedDueToReplStateChange, the term is over.
-            BackendError: mongod does not answer.
         """
         count = _statement_count(command) if db == _CONFIG else 0
         term = term_of_task()
@@ -218,11 +213,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class UnansweredCommands:
-    """The connections on which a command of a term waits for its reply, or was left unanswered.
-
-    Args:
-        pool: connections to the mongod.
-    """
+    """The connections on which a command of a term waits for its reply, or was left unanswered."""
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool

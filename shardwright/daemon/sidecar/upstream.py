@@ -1,8 +1,7 @@
 """A separate connection to the mongod for each client, on which the client's bytes are forwarded.
 
 Sessions, cursors, transactions, exhaust replies and, if enabled, authentication belong to a connection. They keep their
-meaning if every client has a separate one.
-A request keeps its id, which the reply names.
+meaning if every client has a separate one. A request keeps its id, which the reply names.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -58,8 +57,6 @@ class Upstream:
         """Create it.
 
         Args:
-            mongod: the mongod.
-            client: the client.
             check_mongod: raises BackendError if the mongod must not serve any client.
         """
         self._mongod = mongod
@@ -95,8 +92,6 @@ class Upstream:
         """Forward a request, relaying a long reply to the client as it arrives; then None is returned.
 
         Args:
-            frame: as `forward`.
-            flags: as `forward`.
             may_begin: called when a long reply starts to arrive; if it returns False, the reply is received whole and
                 returned.
 
@@ -120,7 +115,6 @@ class Upstream:
 
         Args:
             frame: the whole OP_MSG.
-            flags: its flag bits.
 
         Raises:
             BackendError: mongod could not be reached or broke the connection; the client must be disconnected too.
@@ -143,7 +137,6 @@ class Upstream:
         """Receive the reply to a request that was sent.
 
         Args:
-            begun: the request.
             may_begin: as `pass_on`; None to receive the reply whole.
 
         Raises:

@@ -1,17 +1,14 @@
 """Blocking the writes of users on the local mongod: its document and its two phases.
 
-mongod itself enforces the document (``config.user_writes_critical_sections``), also after a restart.
-It refuses writes to other databases than ``admin``, ``config`` and ``local`` unless they carry `BYPASS`.
-The daemons enforce the field about new sharded DDL.
+mongod itself enforces the document (``config.user_writes_critical_sections``), also after a restart. It refuses writes
+to other databases than ``admin``, ``config`` and ``local`` unless they carry `BYPASS`. The daemons enforce the field
+about new sharded DDL.
 
 The change takes mongod's global lock (`GlobalLock`), as does an ``applyOps`` that creates or drops a collection or is
-atomic.
-Such a change waits for all open transactions, and everything else waits for it. So it is aborted after a moment and
-tried again later.
-It never waits without a limit, because the set may be the coordinator of a transaction's commit. Its write would wait
-for the change, and the transaction would stay open until then.
-Under a continuous load of transactions, one is open at any moment. So an attempt first delays new ones until the others
-have ended.
+atomic. Such a change waits for all open transactions, and everything else waits for it. So it is aborted after a moment
+and tried again later. It never waits without a limit, because the set may be the coordinator of a transaction's commit.
+Its write would wait for the change, and the transaction would stay open until then. Under a continuous load of
+transactions, one is open at any moment. So an attempt first delays new ones until the others have ended.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -142,7 +139,6 @@ class UserWriteBlock:
     All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
 
     Args:
-        mongod: the mongod, which is primary.
         lock: its global lock; None if its set coordinates no transactions.
     """
 
@@ -182,8 +178,8 @@ class UserWriteBlock:
     async def _block_writes(self) -> None:
         """Block all writes, and abort the users' index builds in progress.
 
-        mongod aborts them only by its own command, which fails if the document also blocks sharded DDL.
-        As long as there is a document, `is_ddl_blocked`.
+        mongod aborts them only by its own command, which fails if the document also blocks sharded DDL. As long as
+        there is a document, `is_ddl_blocked`.
         """
         document = await self._document()
         if document is not None and document.get(_DDL) and document.get(_WRITES):

@@ -1,13 +1,11 @@
 """Admission of versioned operations: version checks, waits for critical sections, and operation counts.
 
-Nearly every operation is admitted by `try_admit`, with two look-ups and a comparison of bytes.
-`admit` handles the rest. It finds the mismatch, refreshes if this shard may be stale, and waits within the operation's
-``maxTimeMS``.
+Nearly every operation is admitted by `try_admit`, with two look-ups and a comparison of bytes. `admit` handles the
+rest. It finds the mismatch, refreshes if this shard may be stale, and waits within the operation's ``maxTimeMS``.
 
-An operation that involves several namespaces is admitted to all of them at once.
-It waits uncounted while any of them has a critical section that blocks it, and is then counted in all without a
-checkpoint in between.
-So operations and critical sections cannot deadlock.
+An operation that involves several namespaces is admitted to all of them at once. It waits uncounted while any of them
+has a critical section that blocks it, and is then counted in all without a checkpoint in between. So operations and
+critical sections cannot deadlock.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,10 +45,7 @@ class BegunOperation(Begun):
     Attributes:
         request_frame: the router's frame.
         term: mongod's term at admission.
-        state: the state of its namespace.
         operations: the generation in which it was counted.
-        placement: the placement at admission.
-        passage: the passage that began it.
         must_end: whether an open cursor after the first batch requires the complete filter.
     """
 
@@ -167,13 +162,8 @@ class Admission:
     """Compares the versions of operations with the shard's metadata.
 
     Args:
-        namespace: returns the state of a namespace.
-        database: returns the state of a database.
-        refresher: refreshes states.
         gate: closed until the critical sections of former primaries have been recovered.
-        involvements: finds the further namespaces of an operation.
         certainty: whether the cached state belongs to mongod's current role.
-        waiting: registers operations that wait.
     """
 
     def __init__(
@@ -230,11 +220,6 @@ class Admission:
     ) -> tuple[NamespaceState, Sequence[Entry]]:
         """Admit an operation after waiting and refreshing as necessary.
 
-        Args:
-            request: the operation.
-            transaction: the transaction of a statement.
-            is_write: whether it writes.
-
         Returns:
             The namespace's state, and an entry for each further namespace of the operation.
 
@@ -279,7 +264,6 @@ class Admission:
         """Refresh the stale namespace or database, once per operation.
 
         Args:
-            error: names the subject that does not match.
             refreshed: the subjects already refreshed for the operation.
 
         Raises:
@@ -371,8 +355,8 @@ class Admission:
 async def _wait_released(section: CriticalSection, transaction: OpenTransaction | None, namespace: str) -> None:
     """Wait until a critical section ends; in a transaction for a limited time.
 
-    The DDL operation that holds the section may be waiting on another shard for the same transaction.
-    MongoDB limits the wait for that reason (``metadataRefreshInTransactionMaxWaitBehindCritSecMS``).
+    The DDL operation that holds the section may be waiting on another shard for the same transaction. MongoDB limits
+    the wait for that reason (``metadataRefreshInTransactionMaxWaitBehindCritSecMS``).
 
     Raises:
         CommandError: LockTimeout, a statement of a transaction has waited for too long.

@@ -1,10 +1,9 @@
 """Cursors that read further namespaces besides their own: each batch counts as a read of all of them.
 
-A ``getMore`` carries no version.
-A cursor on one collection does not need one, because it continues with the documents that it began with.
-But a pipeline opens its other collections again for each document, and would miss documents that have moved to other
-shards.
-So the versions of these collections are checked before each batch, and the batch is counted as a read of them.
+A ``getMore`` carries no version. A cursor on one collection does not need one, because it continues with the documents
+that it began with. But a pipeline opens its other collections again for each document, and would miss documents that
+have moved to other shards. So the versions of these collections are checked before each batch, and the batch is counted
+as a read of them.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -42,7 +41,6 @@ class InvolvedCursors:
     """The open cursors that read further namespaces.
 
     Args:
-        admission: checks the namespaces.
         still_open: returns the open ones among raw cursor ids (`OpenCursors.still_open`).
     """
 

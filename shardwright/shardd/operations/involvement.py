@@ -1,9 +1,8 @@
 """The further namespaces of an operation: those named in its pipeline, and those behind views.
 
-Our router sends versions for the namespaces named in the pipeline.
-It cannot send them for namespaces behind a view, because only this shard has the definition. A genuine router sends
-none at all.
-Without versions, this shard checks by itself that the namespaces are unsharded and live here.
+Our router sends versions for the namespaces named in the pipeline. It cannot send them for namespaces behind a view,
+because only this shard has the definition. A genuine router sends none at all. Without versions, this shard checks by
+itself that the namespaces are unsharded and live here.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,8 +60,8 @@ def is_writing(request: Request) -> bool:
 def without_batch_size(request: Request) -> Request:
     """Return the ``aggregate`` without ``batchSize``, so that mongod writes before it replies.
 
-    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version.
-    Other sizes do not matter, since there are no results.
+    With ``batchSize: 0`` mongod would open a cursor and write at the first ``getMore``, which carries no version. Other
+    sizes do not matter, since there are no results.
     """
     span = request.fields.get(b"cursor")
     if span is None or span[0] != OBJECT:
@@ -92,9 +91,6 @@ class InvolvedNamespace:
     """A further namespace that an operation reads or writes.
 
     Attributes:
-        state: its state on this shard.
-        database: the state of its database.
-        is_written: whether the operation writes to it.
         received: its versions in the command; None if the router sent none.
         view: the view that the operation reads, if the namespace is involved only through a view.
         is_addressed: whether it holds the buckets of the time-series collection that the operation names. The router
@@ -110,10 +106,6 @@ class InvolvedNamespace:
 
     def check(self, body: bytes, shard: str) -> None:
         """Check that the namespace matches the router's versions, is unsharded, and is on this shard.
-
-        Args:
-            body: the command.
-            shard: the id of this shard.
 
         Raises:
             StaleError: a version does not match, or the namespace is unknown and needs a refresh.
@@ -179,14 +171,7 @@ _NONE: Final[Mapping[str, Received]] = {}
 
 
 class InvolvementFinder:
-    """Finds the further namespaces of operations.
-
-    Args:
-        namespace: returns the state of a namespace.
-        database: returns the state of a database.
-        refresher: refreshes states.
-        views: the views of the shard's mongod.
-    """
+    """Finds the further namespaces of operations."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Retried writes of migrated sessions: statements executed on other shards are answered, the rest forwarded.
 
-mongod has no record of statements that other shards executed.
-For their sessions, this module does the work of mongod's session catalog.
-It refuses older transaction numbers, executes each statement of the newest one once, and forwards newer ones.
-This includes writes that a router executes in a transaction, whose retry may come after the range has moved.
+mongod has no record of statements that other shards executed. For their sessions, this module does the work of mongod's
+session catalog. It refuses older transaction numbers, executes each statement of the newest one once, and forwards
+newer ones. This includes writes that a router executes in a transaction, whose retry may come after the range has
+moved.
 """
 
 from base64 import b64encode
@@ -72,7 +72,6 @@ def statement_ids(request: Request, count: int) -> list[int] | None:
 
     Args:
         request: an ``insert``, ``update`` or ``delete``.
-        count: the number of its statements.
     """
     explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
     if explicit is None:
@@ -120,10 +119,7 @@ async def answer_retried_write(
     """Return the reply frame of a write that other shards have executed wholly or partly, None for other writes.
 
     Args:
-        mongod: the local mongod.
         table: the statements that other shards have executed.
-        request: the command.
-        write: the result of `maybe_retried_write`.
         run: runs a replacement request and returns the reply frame.
 
     Raises:

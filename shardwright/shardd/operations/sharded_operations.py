@@ -1,16 +1,15 @@
 """Operations and indexes of sharded collections that a mongod cannot handle correctly without sharding metadata.
 
-Each function is called after an operation has been admitted.
-It returns the reply frame, or None if the request is to be forwarded like any other.
+Each function is called after an operation has been admitted. It returns the reply frame, or None if the request is to
+be forwarded like any other.
 
 mongod counts measurements only where a statement addresses them, and such a statement accepts no ownership filter (see
-`orphans.filtered_commands`).
-So the measurements of each statement are counted just before it.
-Measurements inserted in between are changed or removed with their bucket, but not counted.
-If an update changes only some of the matching buckets, ``nModified`` is the number of these buckets.
+`orphans.filtered_commands`). So the measurements of each statement are counted just before it. Measurements inserted in
+between are changed or removed with their bucket, but not counted. If an update changes only some of the matching
+buckets, ``nModified`` is the number of these buckets.
 
-While a database is copied to another shard, collections that an insert or an ``$out`` creates are copied too.
-Explicit changes are refused, as in MongoDB.
+While a database is copied to another shard, collections that an insert or an ``$out`` creates are copied too. Explicit
+changes are refused, as in MongoDB.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -292,10 +291,8 @@ class CountedMeasurements:
     """An update or delete whose reply counts measurements instead of buckets.
 
     Args:
-        exchange: runs the request.
         namespace: the buckets collection.
         request: on buckets, with the ownership filter.
-        fields: the time-series fields of the collection.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Reports to routers that a shard was added or removed since they read the shard list.
 
-A statement that may concern any shard is sent to all of them without a version check.
-A router with an old list would omit a new shard, which may have received part of the collection since.
-The donor of that part knows the new shard.
-Its reply includes the time of the last change of the shard list, as all replies of genuine servers do.
+A statement that may concern any shard is sent to all of them without a version check. A router with an old list would
+omit a new shard, which may have received part of the collection since. The donor of that part knows the new shard. Its
+reply includes the time of the last change of the shard list, as all replies of genuine servers do.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,8 +30,6 @@ async def run_with_topology_time(
     """Run a request that `is_for_all_shards`; add ``$topologyTime`` to the reply if the sender's shard list is old.
 
     Args:
-        context: this shard daemon's context.
-        request: the request.
         run: runs it and returns the reply frame, None if there is no reply.
 
     Raises:

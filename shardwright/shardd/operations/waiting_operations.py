@@ -57,7 +57,6 @@ class WaitingOperations:
         """Register a request as waiting while the block runs.
 
         Args:
-            request: the request.
             seconds_max: limit for the wait.
             why: the reason to display.
 

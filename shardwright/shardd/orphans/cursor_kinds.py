@@ -1,9 +1,8 @@
 """Classification of cursors by the fields that their remaining documents are certain to show.
 
-Documents that arrive with a range must be left out of older cursors.
-The method depends on the cursor's documents. They show the shard key, or only the ``_id``, which allows a lookup of the
-key, or neither.
-A document shows a field only if no stage of the pipeline may have changed its value.
+Documents that arrive with a range must be left out of older cursors. The method depends on the cursor's documents. They
+show the shard key, or only the ``_id``, which allows a lookup of the key, or neither. A document shows a field only if
+no stage of the pipeline may have changed its value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,9 +58,7 @@ def may_return(
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
-        hidden: the ranges.
         is_begun: whether it has returned documents, or its first batch was not requested to be empty.
-        returned: the number of documents it has returned.
     """
     most = results_max(command)
     if most is not None and returned >= most:
@@ -91,7 +88,6 @@ def shown_by(command: Mapping[str, Any], pattern: ShardKeyPattern) -> Shown:
 
     Args:
         command: the cursor's originating command, as ``$currentOp`` shows it.
-        pattern: the shard key.
     """
     if "find" not in command:
         return shown_by_stages(_stages(command), pattern)
@@ -123,12 +119,7 @@ def results_max_of_stages(stages: Sequence[Mapping[str, Any]]) -> int | None:
 
 @lru_cache(_KNOWN_PROJECTIONS_MAX)
 def shown_by_projection(projection: bytes, pattern: bytes) -> Shown:
-    """Compute `shown_by` for a ``find`` without limit.
-
-    Args:
-        projection: the raw projection.
-        pattern: the raw shard key.
-    """
+    """Compute `shown_by` for a ``find`` without limit."""
     fields = decode_document(projection)
     return shown_by_stages([{"$project": _without_sort_key(fields)}], ShardKeyPattern.from_bson(pattern))
 

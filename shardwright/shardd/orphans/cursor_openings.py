@@ -1,12 +1,10 @@
 """Selection of the reads that need a complete ownership filter from the beginning.
 
 An arriving range can be hidden from an open cursor whose documents show their shard key or ``_id`` (`fenced_cursors`),
-unless a limit counts the hidden ones.
-Any other cursor must be opened with a filter for everything that the shard does not own, as a genuine shard opens all
-cursors.
-The alternatives fail: no migration can wait for a client to read the rest, and the rest may be too large to keep.
-The filter costs mongod about 0.7 µs per matching document, and 17 µs per key range once.
-So it is added only if the cursor outlives its first batch.
+unless a limit counts the hidden ones. Any other cursor must be opened with a filter for everything that the shard does
+not own, as a genuine shard opens all cursors. The alternatives fail: no migration can wait for a client to read the
+rest, and the rest may be too large to keep. The filter costs mongod about 0.7 µs per matching document, and 17 µs per
+key range once. So it is added only if the cursor outlives its first batch.
 """
 
 from enum import Enum
@@ -70,7 +68,6 @@ def opening_of(request: Request, pattern: ShardKeyPattern) -> Opening:
 
     Args:
         request: a ``find`` or an ``aggregate``.
-        pattern: the shard key.
 
     Raises:
         InvalidBSONError: the request is malformed.
@@ -100,7 +97,6 @@ def results_max_of(request: Request, pattern: ShardKeyPattern) -> int | None:
 
     Args:
         request: a command that may need the filter, according to `opening_of`.
-        pattern: the shard key.
     """
     if request.name == "find":
         return _integer(request.body, request.fields.get(b"limit")) or None
@@ -143,7 +139,6 @@ def _opening(body: bytes, batch_size: Span | None, most: int | None, *, is_order
     """Return the condition for a read whose documents show neither key nor ``_id``, or are counted by a limit.
 
     Args:
-        body: the command.
         batch_size: the span of the first batch's size.
         most: maximum number of documents returned.
         is_ordering: whether repeating the read is expensive.
@@ -177,12 +172,7 @@ class _Kind(NamedTuple):
 
 
 def _kind_of_stages(stages: tuple[bytes, ...], pattern: bytes) -> _Kind:
-    """Classify stages, with a cache for short ones.
-
-    Args:
-        stages: the raw stages.
-        pattern: the raw shard key.
-    """
+    """Classify stages, with a cache for short ones."""
     is_short = sum(map(len, stages)) <= _KNOWN_BYTES_MAX
     return _known_kind(stages, pattern) if is_short else _known_kind.__wrapped__(stages, pattern)
 

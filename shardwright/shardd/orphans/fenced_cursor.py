@@ -1,8 +1,8 @@
 """A cursor fenced off from an incoming range: its permitted readers, and the removal of hidden documents.
 
-Where this daemon answers in place of mongod, it refuses the same requests as mongod.
-Hidden documents are found by the shard key in their raw bytes, or by their ``_id``, which allows a lookup of the key.
-`Kept` holds the rest of a cursor whose documents show neither.
+Where this daemon answers in place of mongod, it refuses the same requests as mongod. Hidden documents are found by the
+shard key in their raw bytes, or by their ``_id``, which allows a lookup of the key. `Kept` holds the rest of a cursor
+whose documents show neither.
 """
 
 from collections import deque
@@ -59,11 +59,6 @@ class Kept:
         """Read a cursor to its end; False if the rest exceeds the limit, and the cursor is closed.
 
         CursorInUse after the first batch is retried, because the batches already read cannot be returned to mongod.
-
-        Args:
-            cursor: the cursor.
-            visible_of: removes hidden documents.
-            bytes_max: limit for the kept documents.
 
         Raises:
             CommandError: CursorInUse, CursorNotFound and others from mongod; the first two only before the first batch.
@@ -148,11 +143,7 @@ async def visible_documents(
     A document that is not found has been deleted. It may have been hidden before, so it is left out.
 
     Args:
-        mongod: the local mongod.
-        namespace: the collection.
-        hidden: the ranges.
         shown: whether the documents show the shard key or the ``_id``.
-        documents: the batch.
 
     Raises:
         CommandError: mongod refuses.
@@ -173,8 +164,8 @@ async def _visible_ids(
 ) -> set[bytes]:
     """Return the ids, each as type and value, of documents outside of the hidden ranges.
 
-    The ranges are compared here, because mongod would have to parse all of them for each batch.
-    mongod compares ids by the collection's collation, so that it can use the index. Here the bytes must be equal.
+    The ranges are compared here, because mongod would have to parse all of them for each batch. mongod compares ids by
+    the collection's collation, so that it can use the index. Here the bytes must be equal.
     """
     elements = [rawbson.element(b"%d" % at, each[0], each[1:]) for at, each in enumerate(ids)]
     among = rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(elements)), b"$in")
@@ -231,17 +222,14 @@ class FencedCursor:
     """A cursor with ranges to hide from it.
 
     Attributes:
-        namespace: the collection.
         collection_uuid: the collection's UUID when a range was first hidden; None if it did not exist on the shard.
         session: the session in which it was opened.
         times_out: whether mongod would end it after some idle minutes.
-        hidden: the ranges to leave out.
         shown: the shard key information in its documents.
         command: the raw command to open it again, if it has not begun.
         substitute: the raw id of the cursor opened in its place.
         opened: time of opening the substitute, on trio's clock.
         reading: set when the rest has been read; None while it is not being read.
-        kept: the rest of its documents.
         ended: the reason for ending it.
         last_used: on trio's clock.
     """
@@ -281,7 +269,6 @@ class FencedCursor:
         """Refuse a ``getMore`` that mongod would refuse.
 
         Args:
-            request: the ``getMore``.
             user: the authenticated user of its connection.
 
         Raises:
@@ -334,7 +321,6 @@ def session_of_request(request: Request, user: "UserName | None") -> SessionId |
     """Return the session of a request; None outside a session.
 
     Args:
-        request: the request.
         user: the authenticated user of its connection, the default owner of the session.
 
     Raises:
@@ -383,7 +369,6 @@ class Hiding(NamedTuple):
     """One attempt to hide ranges from all cursors on a collection.
 
     Attributes:
-        hidden: the ranges.
         merged: filters with these ranges, by the filters without them.
         commands: the commands of the cursors that have not begun.
         read: the cursors that have returned a batch since they were listed.

@@ -104,11 +104,7 @@ class FencedCursors:
         return cursor_id in self._fenced
 
     async def hide(self, namespace: str, hidden: OwnershipFilter) -> None:
-        """Hide documents that will be written to some ranges from all cursors that are open now.
-
-        Raises:
-            CommandError: mongod refuses.
-        """
+        """Hide documents that will be written to some ranges from all cursors that are open now."""
         # A secondary that has just become primary may still be hiding a range when the next one arrives. Both would
         # read the same cursors ahead.
         async with self._hiding:
@@ -147,11 +143,7 @@ class FencedCursors:
                 logger.debug("Could not look for cursors that have ended", error=str(error))
 
     async def forget_ended(self) -> None:
-        """Remove the entries of cursors that have ended on mongod, and of idle kept cursors.
-
-        Raises:
-            CommandError: mongod refuses.
-        """
+        """Remove the entries of cursors that have ended on mongod, and of idle kept cursors."""
         sources = {each: fenced.substitute or each for each, fenced in self._fenced.items() if not fenced.is_held_here}
         still_open = await self._open_cursors.still_open(sources.values()) if sources else set()
         parameters = await self._mongod.command("admin", {"getParameter": 1, "cursorTimeoutMillis": 1})
@@ -202,15 +194,7 @@ class FencedCursors:
         return fenced is not None and fenced.command is not None
 
     async def substitute(self, upstream: Upstream, cursor_id: bytes) -> bytes:
-        """Return the id of the substitute for a cursor that had not begun, opened on first use.
-
-        Args:
-            upstream: the client's connection to mongod.
-            cursor_id: the cursor.
-
-        Raises:
-            CommandError: mongod refuses.
-        """
+        """Return the id of the substitute for a cursor that had not begun, opened on first use."""
         fenced = self._fenced[cursor_id]
         fenced.last_used = trio.current_time()
         if fenced.substitute is None:
@@ -241,8 +225,6 @@ class FencedCursors:
 
         Args:
             cursor_id: the client's cursor.
-            substitute: the cursor that was read in its place.
-            frame: the reply.
 
         Raises:
             CommandError: the reply's error; CursorInUse does not end the cursor.
@@ -321,8 +303,8 @@ class FencedCursors:
     async def _check_collection(self, cursor_id: bytes, fenced: FencedCursor) -> None:
         """Refuse further reads of a cursor that was killed, or whose collection was dropped or renamed.
 
-        mongod kills its cursors itself.
-        But it has no record of documents kept here, and opens a substitute on any collection of the same name.
+        mongod kills its cursors itself. But it has no record of documents kept here, and opens a substitute on any
+        collection of the same name.
         """
         uuid, namespace = fenced.collection_uuid, Namespace.parse(fenced.namespace)
         name = None if uuid is None else await name_of(self._mongod, namespace.db, uuid)
@@ -337,10 +319,6 @@ class FencedCursors:
 
     async def after_kill(self, reply: bytes | None, user: "UserName | None") -> bytes | None:
         """Remove the cursors that ``killCursors`` has ended, and end those that are kept here.
-
-        Args:
-            reply: mongod's reply.
-            user: the user who sent the command.
 
         Returns:
             The reply, with the cursors ended here among the killed ones.

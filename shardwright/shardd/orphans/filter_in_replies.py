@@ -1,12 +1,10 @@
 """Removal of ownership filters from replies and error messages, which must show only the client's own query.
 
-``explain``, ``$currentOp`` and ``$planCacheStats`` show queries both as received and as parsed.
-Both forms contain the name of the variable that identifies a filter.
-Documents are not decoded, and parts without a filter are copied.
+``explain``, ``$currentOp`` and ``$planCacheStats`` show queries both as received and as parsed. Both forms contain the
+name of the variable that identifies a filter. Documents are not decoded, and parts without a filter are copied.
 
-If mongod cannot plan a query, its error shows the query with the filter.
-Then mongod explains the operation as the client sent it. That executes nothing and fails with the message for the
-client.
+If mongod cannot plan a query, its error shows the query with the filter. Then mongod explains the operation as the
+client sent it. That executes nothing and fails with the message for the client.
 """
 
 from collections.abc import Awaitable, Callable
@@ -164,9 +162,7 @@ async def without_filter_in_errors(
     """Run a request with an ownership filter; return the reply frame, without the filter in error messages.
 
     Args:
-        mongod: the local mongod.
         request: the request as the client sent it.
-        run: runs it with the filter.
 
     Raises:
         CommandError: raised by ``run``, also without the filter.

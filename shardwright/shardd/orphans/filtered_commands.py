@@ -1,11 +1,10 @@
 """Adds the ownership filter to the queries of commands, so that they neither read nor change orphans.
 
-Documents are not decoded; the command is copied with longer queries.
-Statements and commands whose query is pinned to one owned shard key are left unchanged.
+Documents are not decoded; the command is copied with longer queries. Statements and commands whose query is pinned to
+one owned shard key are left unchanged.
 
 **Measurements.** In an update or delete of measurements mongod accepts conditions on the metadata only, which excludes
-the filter.
-Equivalent statements on buckets accept it. A batch with a statement that mongod refuses has no equivalent.
+the filter. Equivalent statements on buckets accept it. A batch with a statement that mongod refuses has no equivalent.
 """
 
 from collections.abc import Callable, Mapping
@@ -134,10 +133,6 @@ async def without_orphans(
     """Return the request with a filter against orphans.
 
     Args:
-        request: an operation on a sharded collection.
-        mongod: the local mongod.
-        namespace: the collection.
-        ownership: the filter.
         time_series: the time-series fields of a buckets collection.
 
     Raises:

@@ -3,8 +3,8 @@
 The stages that read the collection's documents, and those that must come first, are as in mongod 6.0.
 
 **Positional projections** (``{"list.$": 1}``). mongod parses the query of such an operation a second time, and does not
-allow ``$expr`` there.
-So the owned matching documents are looked up first, and their ids are added to the query in place of the filter.
+allow ``$expr`` there. So the owned matching documents are looked up first, and their ids are added to the query in
+place of the filter.
 """
 
 from collections.abc import Mapping
@@ -47,13 +47,7 @@ Collation = Mapping[str, Any] | None
 
 
 def is_pinned(query: bytes, ownership: OwnershipFilter, collation: Collation) -> bool:
-    """Whether a query matches only documents with one particular owned shard key.
-
-    Args:
-        query: the raw query.
-        ownership: the filter.
-        collation: the collation in force.
-    """
+    """Whether a query matches only documents with one particular owned shard key."""
     pattern = ownership.pattern
     key = exact_shard_key(query, pattern)
     if key is None or not (is_simple(collation) or uncollated_field(pattern, key) is None):
@@ -76,10 +70,6 @@ def with_filtered_query(
     """Return a command, statement or stage with the filter in its query, which may be absent.
 
     Args:
-        document: the raw command, statement or stage.
-        name: the field with the query.
-        ownership: the filter.
-        collation: the collation in force.
         may_be_null: whether mongod accepts null in place of a query.
     """
     span = find(document, name)
@@ -115,8 +105,6 @@ def filtered_pipeline(pipeline: bytes, ownership: OwnershipFilter, collation: Co
 
     Args:
         pipeline: a raw array.
-        ownership: the filter.
-        collation: the collation in force.
     """
     stages = _stages(pipeline)
     if not stages:

@@ -1,13 +1,12 @@
 """Cursors that clients have open on the local mongod: listing them, and waiting until they close.
 
-mongod lists the cursors in use first, then the idle ones, so a listing is not atomic.
-A cursor whose batch begins between the two parts, or has only just begun, is in neither.
-Where no cursor may be missed, new ``getMore`` commands are held back during the listing. It is repeated until it shows
-all cursors in use.
+mongod lists the cursors in use first, then the idle ones, so a listing is not atomic. A cursor whose batch begins
+between the two parts, or has only just begun, is in neither. Where no cursor may be missed, new ``getMore`` commands
+are held back during the listing. It is repeated until it shows all cursors in use.
 
-Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running.
-Their hidden ranges and involved collections existed only in that process's memory.
-So they are ended as if mongod had restarted, and their clients get CursorNotFound.
+Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running. Their
+hidden ranges and involved collections existed only in that process's memory. So they are ended as if mongod had
+restarted, and their clients get CursorNotFound.
 """
 
 from collections import defaultdict
@@ -113,11 +112,9 @@ class OpenCursor(NamedTuple):
     Attributes:
         namespace: ``db.collection``.
         is_older: whether it matches the condition of the listing.
-        command: the command that opened it.
         is_begun: whether its pipeline has been executed at least in part; with ``batchSize: 0`` execution begins at the
             first ``getMore``.
         transaction: the ``lsid`` and number of its transaction, if any.
-        returned: the number of documents returned.
         session: the ``lsid`` in which it was opened, with its owner.
         times_out: whether mongod ends it after some idle minutes; the end of its session ends it anyway.
     """
@@ -242,8 +239,8 @@ class OpenCursors:
 async def client_cursors(mongod: LocalMongod, *, opened_until: datetime) -> list[OpenCursor]:
     """List the cursors on clients' collections that were open at a time and still are, except tailable ones.
 
-    Cursors on ``local``, ``config`` and ``admin`` are left out; other cursors of this daemon are included.
-    A cursor from which a batch is being read may be missing.
+    Cursors on ``local``, ``config`` and ``admin`` are left out; other cursors of this daemon are included. A cursor
+    from which a batch is being read may be missing.
 
     Args:
         mongod: the mongod; it shares this machine's clock.

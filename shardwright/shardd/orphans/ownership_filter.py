@@ -1,8 +1,7 @@
 """The filter that hides documents in orphan ranges from operations.
 
-An aggregation expression compares a document's shard key, as routing tables do.
-``$expr`` compares values of all types in BSON order, which is the order of shard keys. Three exceptions are corrected
-here:
+An aggregation expression compares a document's shard key, as routing tables do. ``$expr`` compares values of all types
+in BSON order, which is the order of shard keys. Three exceptions are corrected here:
 
 - A missing field counts as null.
 - A hashed field counts as its hash, which ``$toHashedIndexKey`` computes.
@@ -183,9 +182,7 @@ class OwnershipFilter:
     """Identifies the orphans of a collection, here and as a query.
 
     Args:
-        pattern: the shard key.
         ranges: the ranges that may hold orphans, sorted, without overlap.
-        default_collation: the collection's default collation.
         is_complete: whether the ranges are everything that the shard does not own, so that the filter also hides
             anything
             that arrives later.

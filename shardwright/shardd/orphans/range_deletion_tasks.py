@@ -1,11 +1,11 @@
 """Range deletion tasks (``config.rangeDeletions``), and the ranges that may hold orphans because of them.
 
-`RangeDeletions` reads and changes the collection and publishes its tasks in `RangeDeletionTasks`.
-Ownership filters and refreshes only read them there, so neither side imports the other.
+`RangeDeletions` reads and changes the collection and publishes its tasks in `RangeDeletionTasks`. Ownership filters and
+refreshes only read them there, so neither side imports the other.
 
 **Orphan ranges** are not stored: they are the parts of range deletions that the routing table assigns to other shards.
-So an incoming range is hidden from its registration until the routing table assigns it to this shard.
-An outgoing range is hidden once the routing table assigns it to another shard. Neither needs a notification.
+So an incoming range is hidden from its registration until the routing table assigns it to this shard. An outgoing range
+is hidden once the routing table assigns it to another shard. Neither needs a notification.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -161,7 +161,6 @@ def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
 
     Args:
         task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
-        pattern: the collection's present shard key.
     """
     return extended(task.range.min, task.range.max, pattern)
 
@@ -179,8 +178,6 @@ def orphan_ranges(
 
     Args:
         tasks: the range deletions of the namespace; another collection with its name is ignored.
-        table: the collection's routing table.
-        shard: id of this shard.
         time: a past cluster time at which ``tasks`` were read; None for the present.
 
     Raises:

@@ -39,9 +39,6 @@ def delete_statement(
 
     Args:
         found: the documents, as `next_batch` returns them.
-        pattern: the shard key.
-        wanted: the range.
-        default_collation: the collection's default collation.
     """
     outside = OwnershipFilter(pattern, (wanted,), default_collation).query(default_collation)
     query = {"_id": rawbson.raw_document(one_of(found)), "$nor": [rawbson.raw_document(outside)]}

@@ -53,11 +53,7 @@ class KnownDeletion:
 
 
 class KnownDeletions:
-    """All range deletions recorded in a daemon, by migration.
-
-    Args:
-        published: receives the tasks, for operations to look up.
-    """
+    """All range deletions recorded in a daemon, by migration."""
 
     def __init__(self, published: RangeDeletionTasks) -> None:
         self._published = published
@@ -140,13 +136,6 @@ class KnownDeletions:
         ignoring: UUID | None = None,
     ) -> None:
         """Wait until no registered range overlaps the given one.
-
-        Args:
-            namespace: the collection.
-            collection_uuid: its UUID.
-            range: the given range.
-            pattern: the shard key.
-            ignoring: a migration whose range is ignored.
 
         Raises:
             CommandError: the deletion of an overlapping range has failed for now.

@@ -1,12 +1,14 @@
 """Hiding an incoming range from older operations, before its first document is written.
 
-A read that is older than the migration sees the range on its donor, so it must not see it here as well.
-Operations that begin from now on have the ownership filter.
-Running operations are of three kinds, and the migration never waits long for readers:
+A read that is older than the migration sees the range on its donor, so it must not see it here as well. Operations that
+begin from now on have the ownership filter. Running operations are of three kinds, and the migration never waits long
+for readers:
 
 - Unanswered reads are discarded and run again with a filter (`VersionedOperations`).
 - The range is hidden from open cursors (`fenced_cursors`).
 - Writes, such as a long ``updateMany``, cannot be repeated. If they do not end in time, the range is refused.
+
+Functions that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 """
 
 from collections.abc import Callable
@@ -34,14 +36,8 @@ WRITES_SECONDS_MAX: Final = 10.0
 async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors, hidden: OwnershipFilter) -> None:
     """Hide documents written to some ranges after this returns from all running operations on a collection.
 
-    Args:
-        state: the collection's state.
-        cursors: hides the ranges from open cursors.
-        hidden: the ranges.
-
     Raises:
         CommandError: LockTimeout, an older write is still running; or mongod refuses.
-        BackendError: mongod does not answer.
     """
     with trio.move_on_after(READS_SECONDS_MAX):
         await state.wait_earlier_operations()
@@ -62,15 +58,6 @@ async def hide_from_cursors_of_secondary(
     """Hide an incoming range, before the primary writes it, from the cursors that are open on this secondary.
 
     They may have been opened while this was the primary. The migration does not wait for them.
-
-    Args:
-        state: the collection's state.
-        cursors: hides the range from open cursors.
-        task: the range, as the primary has registered it.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
     """
     if state.last_table is None or task.donor == state.shard:
         return  # no read of the collection came through this daemon, or the range is leaving this shard
@@ -83,11 +70,7 @@ async def hide_from_cursors_of_secondary(
 
 
 async def close_cursor(mongod: LocalMongod, namespace: Namespace, body: bytes) -> None:
-    """Close the cursor of a discarded reply.
-
-    Raises:
-        BackendError: mongod does not answer.
-    """
+    """Close the cursor of a discarded reply."""
     cursor_id = _cursor_id(body)
     if cursor_id:
         await mongod.command(namespace.db, {"killCursors": namespace.collection, "cursors": [cursor_id]})
@@ -99,7 +82,6 @@ def has_more(frame: bytes, results_max: Callable[[], int | None]) -> bool:
     mongod keeps some exhausted cursors open.
 
     Args:
-        frame: the reply.
         results_max: returns the maximum number of documents of the cursor, None without a limit.
     """
     cursor_id = id_in_reply(frame)

@@ -24,7 +24,6 @@ class RangeDeleterParameters:
 
     Attributes:
         cleanup_delay_seconds: time between the end of a migration and the deletion, for reads on secondaries.
-        batch_size: number of documents in a batch.
         batch_delay_seconds: the pause between batches.
     """
 

@@ -1,10 +1,9 @@
 """The ownership filter for reads at a past time (``atClusterTime``), which hides the orphans of that time.
 
-Such a read returns the data of that time, so it is filtered by the ownership of that time.
-The ranges that could hold orphans are read from ``config.rangeDeletions`` at the same time, on the same mongod. A
-reader that could see an orphan therefore also sees its range deletion.
-Documents that were migrated and deleted since remain visible, because mongod keeps them as long as it serves reads at
-that time.
+Such a read returns the data of that time, so it is filtered by the ownership of that time. The ranges that could hold
+orphans are read from ``config.rangeDeletions`` at the same time, on the same mongod. A reader that could see an orphan
+therefore also sees its range deletion. Documents that were migrated and deleted since remain visible, because mongod
+keeps them as long as it serves reads at that time.
 """
 
 from typing import Final
@@ -38,10 +37,7 @@ async def ownership_at(
     """Return the filter for a read at a time; None if there were no orphans.
 
     Args:
-        range_deletions: this shard's range deletions.
         table: the routing table whose version the read was admitted with.
-        shard: id of this shard.
-        time: the time of the read.
 
     Raises:
         CommandError: StaleChunkHistory, the history of the chunks does not reach back that far; SnapshotTooOld, the

@@ -45,9 +45,7 @@ class RangeDeleter:
     """Deletes the ranges of one shard, a batch at a time.
 
     Args:
-        context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
-        store: removes the task of a range that has been deleted.
         on_deleted: called after each batch with the migration's id and the number of documents deleted.
         keep_sessions: refreshes the sessions on mongod whose documents are about to be deleted.
     """
@@ -75,8 +73,8 @@ class RangeDeleter:
     async def delete(self, deletion: KnownDeletion) -> None:
         """Wait until a range may be deleted, then delete its documents and finally its task.
 
-        Every attempt reads the task again, because its collection may have been renamed since the last one.
-        Failed attempts are repeated until the term ends: a half-deleted range does no harm, a lost task does.
+        Every attempt reads the task again, because its collection may have been renamed since the last one. Failed
+        attempts are repeated until the term ends: a half-deleted range does no harm, a lost task does.
 
         Raises:
             CommandError: IllegalOperation, this shard owns part of the range.
@@ -143,8 +141,8 @@ class RangeDeleter:
     async def _is_empty(self, task: RangeDeletionTask) -> bool:
         """Whether there is nothing to delete, as when a chunk was moved before it had any documents.
 
-        Then no read can miss anything, but every read pays for the filter while the range deletion exists.
-        A migration that brings the range back hides it again.
+        Then no read can miss anything, but every read pays for the filter while the range deletion exists. A migration
+        that brings the range back hides it again.
         """
         table = await self.authoritative_table(task)
         if table is None:
@@ -253,7 +251,6 @@ def remaining_seconds(ready_at: float, seconds: float, now: float) -> float:
 
     Args:
         ready_at: the time at which the range became ready (`ready_seconds`).
-        seconds: the length of the wait.
         now: seconds since the epoch, by a clock that may differ from the clock of ``ready_at``.
     """
     return min(max(ready_at + seconds - now, 0), seconds)

@@ -1,9 +1,8 @@
 """The ranges of this shard whose documents are, or may become, orphans, from registration to deletion.
 
-A migration registers its range on both sides before it writes the first document.
-Once its outcome is known, one side deletes the range (`RangeDeletions.mark_ready`).
-The other side, which now owns the range, removes its task (`RangeDeletions.remove`).
-Until the last document is deleted, no other migration to this shard may overlap the range.
+A migration registers its range on both sides before it writes the first document. Once its outcome is known, one side
+deletes the range (`RangeDeletions.mark_ready`). The other side, which now owns the range, removes its task
+(`RangeDeletions.remove`). Until the last document is deleted, no other migration to this shard may overlap the range.
 The parts of it that this shard does not own are hidden from operations (`shardd.orphans.range_deletion_tasks`).
 """
 
@@ -31,13 +30,13 @@ from shardwright.wire.errors import CommandError
 class RangeDeletions:
     """The range deletions of one shard daemon.
 
-    The primary changes them; a secondary follows the changes as they are replicated (`observe`).
-    They are published through the context (`RangeDeletionTasks`).
+    The primary changes them; a secondary follows the changes as they are replicated (`observe`). They are published
+    through the context (`RangeDeletionTasks`).
+
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 
     Args:
-        context: this shard daemon's context.
         sessions: the reserved sessions in which documents are deleted.
-        fenced_cursors: hides incoming ranges from open cursors.
         keep_sessions: refreshes the sessions on mongod whose documents are about to be deleted.
 
     Attributes:
@@ -66,13 +65,8 @@ class RangeDeletions:
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Load the persisted range deletions, and start the ready ones.
 
-        Args:
-            term: the term that begins.
-            nursery: the term's nursery, in which deletions run.
-
         Raises:
             CommandError: they cannot be read.
-            BackendError: mongod does not answer.
         """
         await self._store.prepare()
         await self.reload()
@@ -91,13 +85,12 @@ class RangeDeletions:
     async def register(self, task: RangeDeletionTask) -> None:
         """Persist on a majority that a range may hold orphans; does nothing if it is already registered and hidden.
 
-        On the recipient, no operation in progress sees later writes to the range (`hide_from_older_readers`).
-        If hiding a range has failed, the next registration repeats it.
+        On the recipient, no operation in progress sees later writes to the range (`hide_from_older_readers`). If hiding
+        a range has failed, the next registration repeats it.
 
         Raises:
             CommandError: the task could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
                 LockTimeout, an older write that might see the documents is running.
-            BackendError: mongod does not answer.
         """
         self._require_term()
         deletion = self.known.find(task.id)
@@ -115,12 +108,10 @@ class RangeDeletions:
         The deletion waits for the current operations and cursors. A range without a task has been deleted already.
 
         Args:
-            migration_id: the migration of the range.
             when: `CLEAN_NOW`, or `CLEAN_DELAYED` for ``orphanCleanupDelaySecs`` later, unless the range is empty.
 
         Raises:
             CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
-            BackendError: mongod does not answer.
         """
         self._require_term()
         task = await self._store.mark_ready(migration_id, when, await self._now())
@@ -137,7 +128,6 @@ class RangeDeletions:
         Raises:
             CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary;
                 IllegalOperation, the range is being deleted.
-            BackendError: mongod does not answer.
         """
         self._require_term()
         deletion = self.known.find(migration_id)
@@ -151,7 +141,6 @@ class RangeDeletions:
 
         Raises:
             CommandError: the change could not be persisted; NotWritablePrimary, this is not a (recovered) primary.
-            BackendError: mongod does not answer.
         """
         self._require_term()
         await self._store.rename(collection_uuid, target)
@@ -164,7 +153,6 @@ class RangeDeletions:
 
         Raises:
             CommandError: the change could not be persisted.
-            BackendError: mongod does not answer.
         """
         await self._store.add_orphans(migration_id, count)
         self.known.add_orphans(migration_id, count)
@@ -180,17 +168,11 @@ class RangeDeletions:
 
         Raises:
             CommandError: they cannot be read.
-            BackendError: mongod does not answer.
         """
         self.known.replace(await self._store.load())
 
     async def observe_gap(self) -> None:
-        """Catch up after a secondary's mongod may have applied oplog entries that were not observed.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Catch up after a secondary's mongod may have applied oplog entries that were not observed."""
         before = {deletion.task.id for deletion in self.known}
         await self.reload()
         for deletion in self.known:
@@ -201,10 +183,6 @@ class RangeDeletions:
         """Follow an oplog entry of ``config.rangeDeletions`` that a secondary's mongod has applied.
 
         Updates never change a task's range; one that renames its collection changes the whole document.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
         """
         if entry["op"] == "i":
             task = RangeDeletionTask.from_document(entry["o"])

@@ -1,9 +1,8 @@
 """The donor of a resharding operation: the sources of its recipients, and its critical section.
 
-A source is a migration source whose range is the whole key space.
-It hands over only documents that the donor owns by the present key and the recipient by the new key; any other document
-is reported as gone.
-The source is lost with the daemon. The recipient then opens another one from its checkpoint.
+A source is a migration source whose range is the whole key space. It hands over only documents that the donor owns by
+the present key and the recipient by the new key; any other document is reported as gone. The source is lost with the
+daemon. The recipient then opens another one from its checkpoint.
 """
 
 from typing import Any, Final
@@ -45,8 +44,6 @@ class DonorSource:
     Args:
         ownership: the owners of documents before and after resharding.
         source_table: the routing table by the present key.
-        session_id: identifies this source.
-        recipient: id of the recipient.
 
     Attributes:
         history: the executed retryable writes, once `start` has returned.
@@ -201,11 +198,6 @@ class ReshardingSection:
 class ReshardingDonor:
     """The donor of one operation, in one term.
 
-    Args:
-        part: the persisted state.
-        section: the critical section.
-        nursery: the term's nursery.
-
     Attributes:
         is_aborted: whether the operation was aborted, so that nothing may be blocked any more.
         times: the time spent in each state in this term.
@@ -226,9 +218,8 @@ class ReshardingDonor:
     async def describe(self) -> dict[str, Any]:
         """Return the size of the donor's data, and the minimum fetch timestamp.
 
-        No index changes after that time.
-        A command that creates or drops an index may still be waiting in mongod for an open transaction. The recipients,
-        which copy the indexes next, would miss it.
+        No index changes after that time. A command that creates or drops an index may still be waiting in mongod for an
+        open transaction. The recipients, which copy the indexes next, would miss it.
 
         Raises:
             CommandError: CollectionUUIDMismatch, the collection is not the one to be resharded; mongod refuses.

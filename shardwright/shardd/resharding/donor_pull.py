@@ -50,9 +50,7 @@ _HISTORY_POLL_SECONDS: Final = 0.25
 class ReshardingHistory:
     """Session migration from one donor; a new session starts from the beginning.
 
-    Args:
-        table: this shard's table.
-        participation: the operation.
+    Methods that access mongod raise BackendError if it does not answer.
     """
 
     def __init__(self, table: HistoryTable, participation: Participation) -> None:
@@ -67,7 +65,6 @@ class ReshardingHistory:
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
-            BackendError: the local mongod does not answer.
         """
         while True:
             await self.drain(connection, recipient, session_id)
@@ -78,7 +75,6 @@ class ReshardingHistory:
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
-            BackendError: the local mongod does not answer.
         """
         async with self._pulling:
             if session_id != self._session_id:
@@ -126,10 +122,8 @@ class DonorPull:
     """Everything that this shard pulls from one donor.
 
     Args:
-        writer: writes the pulled documents.
         progress: the checkpoint of a former primary.
         history: stores retryable writes; None if this shard is the donor itself and has them already.
-        statistics: counts pulled documents.
 
     Attributes:
         progress: the current checkpoint.
@@ -226,9 +220,8 @@ class DonorPull:
     async def _begin_at(self, position: Timestamp) -> None:
         """Persist the position to follow the donor from, before any document is written.
 
-        This shard may fail in the middle of the first batch.
-        The donor may then delete documents of that batch before the source is opened again. Only a source opened at
-        this position reports that.
+        This shard may fail in the middle of the first batch. The donor may then delete documents of that batch before
+        the source is opened again. Only a source opened at this position reports that.
         """
         progress = replace(self.progress, position=position)
         await self._writer.apply(self._donor, (), (), progress)

@@ -60,7 +60,6 @@ class LocalOperations:
     All methods raise CommandError if mongod refuses, and BackendError if it does not answer.
 
     Args:
-        mongod: the local mongod.
         name: `DONOR` or `RECIPIENT`.
     """
 
@@ -91,12 +90,7 @@ class LocalOperations:
 
 
 class LocalPart:
-    """The donor or recipient of one operation, with its persisted state.
-
-    Args:
-        documents: the documents of its kind.
-        operation: the present state.
-    """
+    """The donor or recipient of one operation, with its persisted state."""
 
     def __init__(self, documents: LocalOperations, operation: LocalOperation) -> None:
         self._documents = documents
@@ -137,9 +131,6 @@ def no_operation(operation_id: UUID) -> CommandError:
 
 class StateTimes:
     """The times at which states were entered.
-
-    Args:
-        state: the first one.
 
     Attributes:
         began: the time of entering the first state, by trio's clock.

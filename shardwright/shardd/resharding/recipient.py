@@ -1,4 +1,7 @@
-"""The recipient of a resharding operation, and the temporary collection in which it assembles its documents."""
+"""The recipient of a resharding operation, and the temporary collection in which it assembles its documents.
+
+Functions that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -41,7 +44,6 @@ async def create_temporary(context: ShardContext, participation: Participation) 
     Raises:
         CommandError: NamespaceNotFound, the donor does not have the collection; InvalidOptions, a unique index does not
             begin with the new key; an index cannot be created.
-        BackendError: mongod does not answer.
     """
     namespace, temporary = participation.namespace, participation.temporary
     listing = {"listCollections": 1, "filter": {"name": namespace.collection}}
@@ -74,12 +76,7 @@ def _with_key_index(
 
 
 async def drop_source(context: ShardContext, participation: Participation) -> None:
-    """Drop the former collection on a shard that has received nothing. May be repeated.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Drop the former collection on a shard that has received nothing. May be repeated."""
     present = await local_collections.describe(context.mongod, participation.namespace)
     if present is None or present.uuid != participation.id:
         await local_collections.drop(context.mongod, participation.namespace)
@@ -90,7 +87,6 @@ async def replace_source(context: ShardContext, participation: Participation) ->
 
     Raises:
         CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
-        BackendError: mongod does not answer.
     """
     namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
     present = await local_collections.describe(mongod, namespace)
@@ -111,24 +107,14 @@ async def replace_source(context: ShardContext, participation: Participation) ->
 
 
 async def hide_indexes(context: ShardContext, participation: Participation, names: Iterable[str]) -> None:
-    """Hide indexes of the renamed collection that were hidden before. May be repeated.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Hide indexes of the renamed collection that were hidden before. May be repeated."""
     for name in names:
         hide = {"collMod": participation.namespace.collection, "index": {"name": name, "hidden": True}}
         await local_collections.change(context.mongod, participation.namespace, {**hide, "writeConcern": MAJORITY})
 
 
 async def remove_remains(context: ShardContext, participation: Participation) -> None:
-    """Drop the operation's temporary data: the temporary collection, if it still exists, stashes and progress.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Drop the operation's temporary data: the temporary collection, if it still exists, stashes and progress."""
     stashes = [stash_namespace(participation.source_uuid, donor) for donor in participation.donors]
     for namespace in (participation.temporary, *stashes):
         await local_collections.drop(context.mongod, namespace)
@@ -141,11 +127,6 @@ logger = get_logger("shardd.resharding.recipient")
 
 class ReshardingRecipient:
     """The recipient of one operation, in one term.
-
-    Args:
-        part: the persisted state.
-        history_table: stores the history of retryable writes.
-        statistics: counts the received documents.
 
     Attributes:
         times: the time spent in each state in this term.

@@ -1,9 +1,8 @@
 """Writes to the temporary collection and the conflict stashes, with the progress per donor.
 
-A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other.
-The atomic mode would block everything else, and wait for every open transaction.
-The progress comes last. If a crash interrupts a batch, it is fetched again and repeated, which is safe because it
-contains document states instead of changes.
+A batch is written by ``applyOps`` in the mode in which mongod executes its operations one after the other. The atomic
+mode would block everything else, and wait for every open transaction. The progress comes last. If a crash interrupts a
+batch, it is fetched again and repeated, which is safe because it contains document states instead of changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +36,6 @@ class PullProgress:
         position: all changes up to this time have been written; None before the clone has begun.
         from_key: the present shard key, a raw document, of the last cloned document; None at the beginning.
         is_cloned: whether the clone is complete.
-        documents: number of documents cloned.
-        bytes: size of the cloned documents.
-        changes: number of changes applied.
     """
 
     donor: str
@@ -95,6 +91,8 @@ _VALUE_AT: Final = 5
 class RecipientWriter:
     """Writes the documents of all donors, one batch at a time, because each batch depends on the existing documents.
 
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
+
     Args:
         ownership: the owners of documents before and after resharding.
     """
@@ -108,12 +106,7 @@ class RecipientWriter:
         self._lock = trio.Lock()
 
     async def open(self) -> None:
-        """Create the stashes, find the non-empty ones, and complete interrupted batches.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Create the stashes, find the non-empty ones, and complete interrupted batches."""
         for donor, namespace in self._stashes.items():
             await local_collections.create(self._mongod, namespace)
             if not await local_collections.is_empty(self._mongod, namespace):
@@ -131,14 +124,12 @@ class RecipientWriter:
         """Write a batch of one donor, and the progress that it reaches.
 
         Args:
-            donor: the donor.
             gone: raw ``{_id}`` of documents that it does not hand over.
             documents: raw documents that it hands over.
             progress: persisted after them.
 
         Raises:
             CommandError: DuplicateKey, a unique index does not allow a document; mongod refuses.
-            BackendError: mongod does not answer.
         """
         async with self._lock:
             known = await self._look_up([*gone, *map(identity_of, documents)])

@@ -46,13 +46,9 @@ logger = get_logger("shardd.resharding")
 class ReshardingService:
     """The donors and recipients of this shard's resharding operations.
 
-    Args:
-        context: this shard daemon's context.
-        history_table: stores the retryable writes that this shard receives.
+    Methods that access mongod raise BackendError if it does not answer.
 
     Attributes:
-        donors: donors by operation id.
-        recipients: recipients by operation id.
         statistics: totals over all operations of this daemon.
     """
 
@@ -77,7 +73,6 @@ class ReshardingService:
 
         Raises:
             CommandError: the persisted state cannot be read.
-            BackendError: mongod does not answer.
         """
         self.end_term()
         donors, recipients = await self._as_donor.all(), await self._as_recipient.all()
@@ -105,7 +100,6 @@ class ReshardingService:
 
         Raises:
             CommandError: NoSuchReshardCollection, the operation has ended; mongod refuses.
-            BackendError: mongod does not answer.
         """
         async with self._changing(participation.id):
             if participation.id not in self.donors:
@@ -132,7 +126,6 @@ class ReshardingService:
 
         Raises:
             CommandError: NoSuchReshardCollection, this shard does not take part; mongod refuses.
-            BackendError: mongod does not answer.
         """
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_HOLD)
         async with self._changing(participation.id):
@@ -149,7 +142,6 @@ class ReshardingService:
 
         Raises:
             CommandError: mongod refuses, or the catalog cannot be read.
-            BackendError: mongod does not answer.
         """
         async with self._changing(participation.id):
             if not self._parts(participation.id):
@@ -171,7 +163,6 @@ class ReshardingService:
         """Remove all data of the resharding operation, and unblock operations; errors as for `commit`.
 
         Args:
-            participation: the operation.
             is_canceled: whether a user has aborted it.
         """
         async with self._changing(participation.id):

@@ -25,7 +25,6 @@ class DatabaseHistoryReader(HistoryReader):
     The copies have other UUIDs, under which the recipient must find the statements.
 
     Args:
-        db: the database.
         is_moved: whether a collection moves, given its namespace.
         copy_of: maps a collection's UUID to its copy's, both 16 bytes.
     """

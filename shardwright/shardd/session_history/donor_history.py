@@ -1,13 +1,12 @@
 """The session history of one migration as its recipient pulls it from the donor, with the images of findAndModify.
 
 It has three sources: the history that the donor received in earlier migrations, the donor's ``config.transactions``,
-and the oplog since the migration began.
-Their order does not matter. Every statement is a separate document, and the recipient uses the highest transaction
-number of a session.
+and the oplog since the migration began. Their order does not matter. Every statement is a separate document, and the
+recipient uses the highest transaction number of a session.
 
 Of the oplog only each session's newest transaction number is kept, as in mongod: a session that has begun its next
-write will not retry the previous one.
-If that takes too much memory, only the section of the oplog is recorded, and read again later.
+write will not retry the previous one. If that takes too much memory, only the section of the oplog is recorded, and
+read again later.
 
 Batches are numbered like batches of documents: repeating the last number returns the same batch.
 """
@@ -163,11 +162,7 @@ class DonorHistory:
 
     Args:
         mongod: the donor's local mongod, which is primary.
-        reader: selects and interprets the entries.
         kept_bytes_max: limit for the memory used for observed entries.
-
-    Attributes:
-        statements_sent: number of statements handed over.
     """
 
     def __init__(

@@ -206,14 +206,11 @@ _POLL_SECONDS: Final = 0.25
 class HistoryPull:
     """Transfers the session history to this shard's table during one attempt.
 
+    Methods that access mongod raise BackendError if it does not answer.
+
     Args:
-        table: this shard's table.
         ask: runs an idempotent command on the donor, given a database and the command; returns the raw body of the
             reply (`DonorConnection.command`). It should use a separate connection.
-        session_id: the migration session id.
-
-    Attributes:
-        statements: number of statements stored so far.
     """
 
     def __init__(
@@ -231,7 +228,6 @@ class HistoryPull:
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
-            BackendError: the local mongod does not answer.
         """
         while True:
             await self.drain()
@@ -244,7 +240,6 @@ class HistoryPull:
 
         Raises:
             CommandError: the donor, or the local mongod, refused.
-            BackendError: the local mongod does not answer.
         """
         async with self._pulling:
             while await self._pull_batch():

@@ -1,15 +1,12 @@
 """Retryable writes in oplog entries. Pure: bytes in, values out.
 
-mongod 6.0.5 writes them as follows.
-A statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``, ``txnNumber``, ``stmtId`` (an int, or
-an array of ints) and ``prevOpTime``.
-The latter points at the previous statement with the same transaction number, and is ``Timestamp(0, 0)`` for the first.
-A findAndModify that returns a document has ``needsRetryImage: preImage | postImage``, with the image in
-``config.image_collection``.
-If ``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead. These
-point at a no-op entry whose ``o`` is the image.
-A transaction is a command entry (``c``) with ``lsid`` and ``txnNumber`` but without ``stmtId``. If it executes a
-retryable write, its operations have a ``stmtId``.
+mongod 6.0.5 writes them as follows. A statement of a retryable write is an entry ``i``, ``u`` or ``d`` with ``lsid``,
+``txnNumber``, ``stmtId`` (an int, or an array of ints) and ``prevOpTime``. The latter points at the previous statement
+with the same transaction number, and is ``Timestamp(0, 0)`` for the first. A findAndModify that returns a document has
+``needsRetryImage: preImage | postImage``, with the image in ``config.image_collection``. If
+``storeFindAndModifyImagesInSideCollection`` is off, it has ``preImageOpTime`` or ``postImageOpTime`` instead. These
+point at a no-op entry whose ``o`` is the image. A transaction is a command entry (``c``) with ``lsid`` and
+``txnNumber`` but without ``stmtId``. If it executes a retryable write, its operations have a ``stmtId``.
 """
 
 from collections.abc import Mapping
@@ -65,7 +62,6 @@ class HistoryEntry(NamedTuple):
         write: its session and transaction number. For an internal transaction that executes a retryable write, these
             are
             the transaction's; the statements have the write's.
-        time: its time, packed.
         previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
         statements: the executed statements, one for each statement id; none if they do not concern the range. A
             findAndModify's statement still lacks its image.
@@ -100,17 +96,12 @@ class HistoryReader:
 
     A retry names its collection, so statements are selected by name. Resharding keeps the name, but not the UUID.
 
-    Statements about documents that are certainly outside the range are left out.
-    This is certain for inserts, which are logged with the whole document, and for all statements if the shard key
-    consists of parts of ``_id``.
-    Otherwise the oplog does not contain the shard key by which an update or delete found its document, and the key may
-    have changed.
+    Statements about documents that are certainly outside the range are left out. This is certain for inserts, which are
+    logged with the whole document, and for all statements if the shard key consists of parts of ``_id``. Otherwise the
+    oplog does not contain the shard key by which an update or delete found its document, and the key may have changed.
 
     Args:
-        namespace: the collection.
         collection_uuid: its UUID, 16 bytes.
-        pattern: its shard key.
-        range: the migrated range.
     """
 
     def __init__(
@@ -251,8 +242,6 @@ def executed_statements(
 
     Args:
         raw: the entry, or the operation in it.
-        fields: its top-level elements.
-        write: the retryable write.
         executed_at: time of execution, in milliseconds since 1970.
         collection: the collection's name and UUID on the recipient.
         key: the shard key document of the changed document, if it is known.

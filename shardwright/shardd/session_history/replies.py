@@ -1,8 +1,7 @@
 """Replies to retried writes, as mongod 6.0 builds them from its oplog. Pure.
 
 Like mongod, this checks only the kind of the executed operation, and compares the request only as far as the reply
-requires.
-So an insert may answer an update, and a projection is not applied to an image again.
+requires. So an insert may answer an update, and a projection is not applied to an image again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,6 @@ def batch_reply(
     """Build the reply to an ``insert``, ``update`` or ``delete``.
 
     Args:
-        command: the name of the command.
         ids: the statement ids of the whole request.
         executed: the statements that were executed elsewhere, by their position in the request.
         positions: the positions of the statements that were sent to the local mongod.
@@ -81,10 +79,6 @@ def batch_reply(
 
 def find_and_modify_reply(request: Mapping[str, Any], statement: ExecutedStatement) -> dict[str, Any]:
     """Build the reply to a ``findAndModify`` that was executed elsewhere.
-
-    Args:
-        request: the command.
-        statement: the executed statement.
 
     Raises:
         CommandError: 40606, 40607, 40608, 40611 or 40612, the retry does not match it, or its image is lost;

@@ -1,11 +1,10 @@
 """The retryable writes recorded in ``config.transactions``, read from the oplog.
 
 A session's record points at its last statement, which points at the previous one with the same transaction number, and
-so on.
-Following each chain would take a query per statement. Instead, one scan reads a section of the oplog with the
-neighbouring positions of many sessions.
-It scans forward, because only then does mongod find the beginning without reading everything before it.
-The first entry of each session shows whether earlier entries precede the section; the next round reads them.
+so on. Following each chain would take a query per statement. Instead, one scan reads a section of the oplog with the
+neighbouring positions of many sessions. It scans forward, because only then does mongod find the beginning without
+reading everything before it. The first entry of each session shows whether earlier entries precede the section; the
+next round reads them.
 """
 
 from collections.abc import Iterator
@@ -93,7 +92,6 @@ class SessionChains:
 
     Args:
         mongod: the local mongod, which is primary.
-        reader: selects and interprets the entries.
 
     Attributes:
         is_exhausted: whether everything has been read.

@@ -5,24 +5,20 @@ Both forms are the same document, so that neither side decodes what it forwards:
     {_id: {lsid: {id, uid}, txnNumber, stmtId}, op, nss, ui, o2: {_id}, key, image, imageKind, lastUse}
 
 ``_id`` has a fixed order of fields and fixed types, so that the statements of one session and number are a range of the
-``_id`` index.
-``op`` is as in the oplog; ``o2`` is the ``_id`` of an inserted document.
-``image`` is the document that a findAndModify returns: the one before or after an update (``imageKind``), before a
-delete, or inserted by an upsert.
+``_id`` index. ``op`` is as in the oplog; ``o2`` is the ``_id`` of an inserted document. ``image`` is the document that
+a findAndModify returns: the one before or after an update (``imageKind``), before a delete, or inserted by an upsert.
 ``key`` is the shard key, where known. ``lastUse`` is the time of the write, and later of its last retry.
 
-A statement that does not fit into one document is divided into pieces.
-Each has the small fields, ``bytes`` with a part of ``{o2, image}``, and ``pieces``, the number of pieces.
-All but the first also have ``_id.piece``, so that they follow the first one in the index.
-``key`` is left out, because the pieces are transferred with every range.
+A statement that does not fit into one document is divided into pieces. Each has the small fields, ``bytes`` with a part
+of ``{o2, image}``, and ``pieces``, the number of pieces. All but the first also have ``_id.piece``, so that they follow
+the first one in the index. ``key`` is left out, because the pieces are transferred with every range.
 
-Statement id -1 marks incomplete history, MongoDB's ``kIncompleteHistoryStmtId``.
-The oplog no longer has all of the write, or it was a multi-document transaction. It is then unknown which other
-statements with that transaction number were executed.
+Statement id -1 marks incomplete history, MongoDB's ``kIncompleteHistoryStmtId``. The oplog no longer has all of the
+write, or it was a multi-document transaction. It is then unknown which other statements with that transaction number
+were executed.
 
 An internal transaction that executes a retryable write has a separate session, ``{id, uid, txnNumber, txnUUID}``,
-derived from the write's session and number.
-Its operations with a ``stmtId`` are statements of the write.
+derived from the write's session and number. Its operations with a ``stmtId`` are statements of the write.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,7 +82,6 @@ class SessionWrite(NamedTuple):
 
     Attributes:
         lsid: the session, a raw document ``{id, uid}`` as in ``config.transactions``.
-        txn_number: its transaction number.
     """
 
     lsid: bytes
@@ -111,9 +106,6 @@ class ExecutedStatement(NamedTuple):
     """One executed statement, or a piece of one; the module's docstring describes its fields.
 
     Attributes:
-        write: the write that it is part of.
-        statement_id: its statement id.
-        op: kind of operation.
         namespace: the collection; empty if unknown.
         collection_uuid: its UUID, 16 bytes; empty if unknown.
         last_use: time of the execution or last retry, in milliseconds since 1970.
@@ -231,9 +223,8 @@ def range_of(write: SessionWrite) -> dict[str, Any]:
 def session_of(raw: bytes, span: Span) -> bytes | None:
     """Return the session of an ``lsid`` in the form of ``config.transactions``, or None for one without history.
 
-    Clients leave out ``uid``, which mongod adds.
-    Internal sessions (``txnNumber`` or ``txnUUID`` in the ``lsid``) run transactions; retryable writes are recorded
-    under their parent session.
+    Clients leave out ``uid``, which mongod adds. Internal sessions (``txnNumber`` or ``txnUUID`` in the ``lsid``) run
+    transactions; retryable writes are recorded under their parent session.
     """
     _, _, start, end = span
     if end - start == _LSID_BYTES and raw.startswith(_ID_BEGINS, start + 4) and raw.startswith(_UID_BEGINS, start + 29):
@@ -313,12 +304,7 @@ class ChildTransaction(NamedTuple):
 
 
 def numbered_operations(raw: bytes, fields: Mapping[bytes, Span]) -> Iterator[tuple[bytes, dict[bytes, Span]]]:
-    """Yield the operations in an ``applyOps`` entry that have a statement id, each with the spans of its elements.
-
-    Args:
-        raw: an oplog entry.
-        fields: the spans of its elements.
-    """
+    """Yield the operations in an ``applyOps`` entry that have a statement id, each with the spans of its elements."""
     operations = find(raw, b"applyOps", fields[b"o"][2])
     if operations is None or operations[0] != ARRAY:
         return

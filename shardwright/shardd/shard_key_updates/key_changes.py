@@ -1,9 +1,8 @@
 """Detection of updates that may change a shard key, with MongoDB's rules and errors for them. Pure.
 
-A plain mongod has no shard keys and would change one like any other field.
-So updates that may do that take another path (`shardd.shard_key_updates.key_changing_updates`).
-A modification stays on the usual path if it names no part of the shard key, or assigns the values that the query
-requires anyway.
+A plain mongod has no shard keys and would change one like any other field. So updates that may do that take another
+path (`shardd.shard_key_updates.key_changing_updates`). A modification stays on the usual path if it names no part of
+the shard key, or assigns the values that the query requires anyway.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,9 +29,6 @@ class KeyChange:
     """An update about to be executed.
 
     Args:
-        table: the collection's routing table.
-        shard: id of this shard.
-        query: the query of the update.
         is_multi: whether it may update several documents.
         is_retryable: whether it has a transaction number.
     """
@@ -136,7 +132,6 @@ def is_collated(document: bytes, collation: Span | None, default: Mapping[str, A
     Args:
         document: a command or statement.
         collation: its ``collation`` field, if it has one.
-        default: the collection's default collation.
     """
     own = decode_value(document, collation) if collation is not None and collation[0] == OBJECT else None
     return not is_simple(effective(own, default))
@@ -148,8 +143,6 @@ def may_change_shard_key(
     """Whether an update could change the shard key of a document that matches ``query``.
 
     Args:
-        query: the query of the update.
-        document: the command or statement with the modification.
         update: the span of the modification: operators, a replacement or a pipeline.
         pattern: the `mutable_part` of the shard key.
         is_collated: whether a collation other than the simple one is in force, so that a query for one string may match
@@ -174,7 +167,6 @@ def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bo
     """Whether a modification consists of operators that name no part of the shard key, whatever its values.
 
     Args:
-        document: contains the modification.
         update: the span of the modification.
         pattern: the `mutable_part` of the shard key.
 

@@ -48,11 +48,7 @@ class KeyChangingRequest:
     """An ``update`` or a ``findAndModify`` on a sharded collection.
 
     Attributes:
-        previews: previews updates.
-        mongod: the local mongod.
-        upstream: the client's connection to mongod.
         pattern: the part of the shard key that can change.
-        shard: id of this shard.
         may_change_key: whether the request's transaction, if any, may change shard keys.
     """
 
@@ -108,9 +104,8 @@ class KeyChangingRequest:
     async def end_former_attempts(self) -> None:
         """Make mongod abort the transactions of earlier attempts at this retryable write, except prepared ones.
 
-        mongod aborts them when it receives any other statement with the transaction number.
-        The router that began such an attempt may be gone. The retry would then wait for the document until the
-        transaction's lifetime is over.
+        mongod aborts them when it receives any other statement with the transaction number. The router that began such
+        an attempt may be gone. The retry would then wait for the document until the transaction's lifetime is over.
         """
         carried = {name.decode(): self.request.get(name) for name in (b"lsid", b"txnNumber")}
         statement = {"update": self.namespace.collection, "updates": [FINDING_NOTHING], "stmtIds": [_OF_NO_STATEMENT]}
@@ -141,10 +136,7 @@ class KeyChangingRequest:
         """Update or upsert one document, with a new preview whenever another writer was faster.
 
         Args:
-            query: the query of the update.
             modification: the arguments of the ``findAndModify`` that has the same effect.
-            make: executes what was previewed.
-            is_overtaken: whether another writer was faster.
             is_multi: whether the update covers all matching documents.
             supplied: the document to insert if none matches, None if ``modification`` makes it.
 

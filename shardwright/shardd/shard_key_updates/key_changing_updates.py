@@ -1,9 +1,8 @@
 """Executing an ``update`` with statements that may change shard keys, and merging their replies.
 
 Each such statement is previewed (`UpdatePreviews`), checked (`KeyChange`), and executed as previewed
-(`previewed_updates`).
-If another writer was faster, it is previewed again.
-The other statements of the request are forwarded unchanged.
+(`previewed_updates`). If another writer was faster, it is previewed again. The other statements of the request are
+forwarded unchanged.
 """
 
 from collections.abc import Mapping
@@ -41,11 +40,7 @@ _TIMES: Final = ("$clusterTime", "operationTime")
 
 
 class MergedUpdateReply:
-    """Merges the replies to single statements.
-
-    Attributes:
-        errors: the entries of ``writeErrors``.
-    """
+    """Merges the replies to single statements."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []

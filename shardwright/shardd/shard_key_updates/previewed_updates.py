@@ -1,13 +1,12 @@
 """The preview of an update, and the commands that replace it by exactly the previewed effect, or none. Pure.
 
-Such a command selects its document by its exact bytes, even if a collation considers others equal.
-Comparisons of strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
+Such a command selects its document by its exact bytes, even if a collation considers others equal. Comparisons of
+strings use the collation in force, while ``$toHashedIndexKey`` hashes their bytes.
 
-An update is executed on condition that the document is still the previewed one.
-If a second execution might have another result (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is
-written instead.
-A document is inserted as previewed by an upsert whose query matches nothing.
-mongod then records and answers it as an upsert, and refuses it with DuplicateKey if another writer was faster.
+An update is executed on condition that the document is still the previewed one. If a second execution might have
+another result (``$rand``, ``$$NOW``, ``$currentDate``), the previewed result is written instead. A document is inserted
+as previewed by an upsert whose query matches nothing. mongod then records and answers it as an upsert, and refuses it
+with DuplicateKey if another writer was faster.
 
 The DuplicateKey may also be permanent. Then the next preview fails with it or, after the last attempt, it is the
 result.
@@ -50,13 +49,6 @@ class Preview:
 class UpdateStatement:
     """A statement of an ``update``.
 
-    Args:
-        raw: its document.
-
-    Attributes:
-        fields: its fields.
-        query: its ``q``.
-
     Raises:
         CommandError: 40414 or TypeMismatch, it has no ``q``.
     """
@@ -81,11 +73,7 @@ class UpdateStatement:
         return None if new is None or new[0] != OBJECT else self.raw[new[2] : new[3]]
 
     def modification(self, request: Request) -> dict[str, Any]:
-        """Return the arguments of the ``findAndModify`` with the same effect, except for inserting `supplied`.
-
-        Args:
-            request: the ``update`` that the statement is part of.
-        """
+        """Return the arguments of the ``findAndModify`` with the same effect, except for inserting `supplied`."""
         modification = {"query": raw_document(self.query), "update": raw_update(self.raw, self.fields[b"u"])}
         for name in (b"upsert", b"collation", b"arrayFilters", b"hint"):
             if name in self.fields and not (name == b"upsert" and self.supplied is not None):
@@ -124,7 +112,6 @@ def only_with_id(query: bytes, identity: bytes, *, is_collated: bool) -> bytes:
     """Restrict ``query`` to the document with an ``_id``.
 
     Args:
-        query: the raw query.
         identity: a raw document ``{_id}``.
         is_collated: whether a collation other than the simple one is in force.
     """
@@ -177,9 +164,6 @@ def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_
     """Return the statement of an ``update`` with the previewed effect.
 
     Args:
-        statement: the client's statement.
-        query: its ``q``.
-        preview: its preview.
         is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
@@ -196,8 +180,6 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
 
     Args:
         body: the client's command, without the fields that mongod does not accept.
-        query: its ``query``.
-        preview: its preview.
         is_collated: whether a collation other than the simple one is in force.
     """
     if preview.before is not None:
@@ -214,8 +196,8 @@ def previewed_find_and_modify(body: bytes, query: bytes, preview: Preview, *, is
 def find_and_modify_of_nothing(body: bytes) -> bytes:
     """Return a ``findAndModify`` without effect, which retrieves the result of an executed statement id.
 
-    If mongod has not executed the statement id, it may fail with `NOT_A_DOCUMENT`.
-    mongod recognises the retry of an upsert only if this is an upsert too. So it has an update that cannot succeed.
+    If mongod has not executed the statement id, it may fail with `NOT_A_DOCUMENT`. mongod recognises the retry of an
+    upsert only if this is an upsert too. So it has an update that cannot succeed.
     """
     nothing = element(b"query", OBJECT, NOTHING) + encode_elements({"update": [{"$replaceWith": "$nothing"}]})
     return append(without(body, _OF_THE_QUERY), nothing)
@@ -241,7 +223,6 @@ def is_update_overtaken(preview: Preview, reply: Mapping[str, Any], *, is_last: 
     """Whether the statement of an ``update`` must be previewed again.
 
     Args:
-        preview: its preview.
         reply: the reply to the statement alone.
         is_last: whether this was the last attempt.
     """

@@ -1,11 +1,9 @@
 """Previews of updates, made in a transaction on the local mongod that is never committed.
 
 Such a transaction keeps other writers from its document until it is aborted, which mongod does by itself only after a
-minute.
-So each is ended reliably, even if it is unknown whether it has begun: the statement of a cancelled task may still
-arrive.
-A transaction with a higher number ends the previous one, and prevents it from beginning later.
-After a daemon is killed, the next one finds the open transactions by the common prefix of their session ids.
+minute. So each is ended reliably, even if it is unknown whether it has begun: the statement of a cancelled task may
+still arrive. A transaction with a higher number ends the previous one, and prevents it from beginning later. After a
+daemon is killed, the next one finds the open transactions by the common prefix of their session ids.
 """
 
 import math
@@ -57,7 +55,6 @@ class _Session:
     """A session for one transaction at a time.
 
     Attributes:
-        id: its ``lsid.id``.
         number: the transaction number of its last transaction.
     """
 
@@ -71,7 +68,10 @@ class _Session:
 
 
 class PreviewTransaction:
-    """One open transaction. Its statements run one after the other."""
+    """One open transaction. Its statements run one after the other.
+
+    Methods that access mongod raise BackendError if it does not answer.
+    """
 
     def __init__(self, mongod: LocalMongod, session: _Session) -> None:
         session.number += 1
@@ -85,7 +85,6 @@ class PreviewTransaction:
 
         Raises:
             CommandError: the statement failed.
-            BackendError: mongod does not answer.
         """
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun, self._is_known = True, False
@@ -103,7 +102,6 @@ class PreviewTransaction:
 
         Raises:
             CommandError: it no longer exists; or mongod is not primary.
-            BackendError: mongod does not answer.
         """
         if not self._is_known:
             await _overtake(self._mongod, self._session)
@@ -182,11 +180,7 @@ CAUSED_BY: Final = "Plan executor error during findAndModify :: caused by :: "
 
 
 class UpdatePreviews:
-    """Previews on one mongod.
-
-    Attributes:
-        transactions: the transactions in which updates are previewed.
-    """
+    """Previews on one mongod."""
 
     def __init__(self, mongod: LocalMongod) -> None:
         self.transactions = PreviewTransactions(mongod)
@@ -202,9 +196,7 @@ class UpdatePreviews:
         """Preview a ``findAndModify``, waiting for other transactions that conflict with it.
 
         Args:
-            namespace: the collection.
             modification: its arguments ``query``, ``update``, ``upsert``, ``sort`` and so on.
-            seconds_max: the client's time limit.
             end_former_attempts: ends earlier transactions of the same write, if there are any.
 
         Raises:

@@ -1,23 +1,19 @@
 """Executing an update that may change a shard key in a transaction, the client's or an internal one.
 
-There are two reasons for an internal transaction.
-First, the command that would execute the preview may be too long, because it contains the document before and after the
-update.
-In a transaction the update is executed first, and checked before the commit.
+There are two reasons for an internal transaction. First, the command that would execute the preview may be too long,
+because it contains the document before and after the update. In a transaction the update is executed first, and checked
+before the commit.
 
 Second, the history of a retryable write must be found by its retry, which is routed by the shard key in its query.
 Migrations transfer the history of inserts by the shard key of the document, because a session may have inserted much
-that does not move.
-An upsert may insert a document with another key than its query.
-It is then executed like a write that a router executes in a transaction: in a child session of the write's session,
-whose statements migrate with all ranges (`session_history.statement`).
-mongod also recognizes a retry by that session.
+that does not move. An upsert may insert a document with another key than its query. It is then executed like a write
+that a router executes in a transaction: in a child session of the write's session, whose statements migrate with all
+ranges (`session_history.statement`). mongod also recognizes a retry by that session.
 
 No other client can change documents that the transaction sees, so the update is executed first and checked afterwards.
-If it is not allowed, the transaction is aborted, as after every failed statement.
-A document that then belongs to another shard is deleted again (see `sharding.owner_changes`).
-If the sender does not support that, as a genuine router does not, the document is restored, and the error includes the
-updated document.
+If it is not allowed, the transaction is aborted, as after every failed statement. A document that then belongs to
+another shard is deleted again (see `sharding.owner_changes`). If the sender does not support that, as a genuine router
+does not, the document is restored, and the error includes the updated document.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,13 +1,12 @@
 """Auto-splitting on a shard's primary: counts the bytes written to each chunk, and splits chunks that have grown.
 
-The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes (`ByteSampler`).
-All other work happens in tasks of the term, one per chunk at a time.
+The counts live in memory, as in MongoDB: a new primary begins with none. Writers only add up bytes (`ByteSampler`). All
+other work happens in tasks of the term, one per chunk at a time.
 
-Bytes are attributed to chunks by samples, so that most writes cost an addition and a comparison.
-The bytes written to a collection are divided into windows of equal length.
-From each window one byte is chosen at random, and the chunk that it was written to is credited with the whole window.
-Whatever the order of writes, each chunk is credited on average with exactly the bytes written to it.
-The total of all chunks is always exact.
+Bytes are attributed to chunks by samples, so that most writes cost an addition and a comparison. The bytes written to a
+collection are divided into windows of equal length. From each window one byte is chosen at random, and the chunk that
+it was written to is credited with the whole window. Whatever the order of writes, each chunk is credited on average
+with exactly the bytes written to it. The total of all chunks is always exact.
 """
 
 from collections.abc import Iterator
@@ -30,10 +29,6 @@ from shardwright.wire.request import Request
 
 class ByteSampler:
     """The bytes written to one collection.
-
-    Args:
-        window_bytes: the length of a window.
-        random: chooses the bytes.
 
     Attributes:
         window_bytes: the length of the windows that begin from now on.
@@ -97,16 +92,7 @@ class _Growing:
 
 
 class AutoSplitter:
-    """Splits the chunks of this shard as they grow.
-
-    Args:
-        context: this shard daemon's context.
-        splitter: splits single chunks.
-        random: chooses samples.
-
-    Attributes:
-        parameters: the server parameters of auto-splitting.
-    """
+    """Splits the chunks of this shard as they grow."""
 
     def __init__(self, context: ShardContext, splitter: ChunkSplitter, random: Random) -> None:
         self.parameters = SplitParameters()
@@ -138,8 +124,6 @@ class AutoSplitter:
         Args:
             request: the operation, as admitted.
             reply: mongod's reply frame; None if the client wanted none.
-            state: the collection.
-            table: its placement at admission.
         """
         if not self._is_active or not self.parameters.is_enabled:
             return
@@ -159,8 +143,6 @@ class AutoSplitter:
 
         Args:
             size: the growth (`grown_bytes`).
-            state: as `observe`.
-            table: as `observe`.
         """
         if not size or not self._is_active or not self.parameters.is_enabled:
             return True

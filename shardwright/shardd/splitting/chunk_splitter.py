@@ -1,7 +1,9 @@
 """Splitting one chunk that has grown: its byte count, split points and hot end.
 
-The first or last chunk of a collection whose shard key ascends or descends gets one key only.
-A chunk is split after as many documents as by MongoDB's ``autoSplitVector``.
+The first or last chunk of a collection whose shard key ascends or descends gets one key only. A chunk is split after as
+many documents as by MongoDB's ``autoSplitVector``.
+
+Functions that access mongod raise BackendError if it does not answer.
 """
 
 from collections.abc import Sequence
@@ -107,13 +109,11 @@ async def find_split_points(
 
     The result is empty if the local collection is smaller than one chunk, or all documents have the same key.
 
-    Only members of sharded clusters have ``autoSplitVector``.
-    A plain mongod has ``splitVector``, which ignores the size of the last part. So it returns more keys, and the points
-    are chosen among these.
+    Only members of sharded clusters have ``autoSplitVector``. A plain mongod has ``splitVector``, which ignores the
+    size of the last part. So it returns more keys, and the points are chosen among these.
 
     Raises:
         CommandError: mongod refuses, for instance because no index supports the shard key.
-        BackendError: mongod does not answer.
     """
     namespace = table.namespace
     stats = await mongod.command(namespace.db, {"collStats": namespace.collection})
@@ -208,7 +208,6 @@ async def extreme_key(mongod: LocalMongod, table: RoutingTable, chunk: RoutedChu
 
     Raises:
         CommandError: mongod refuses; IndexNotFound.
-        BackendError: mongod does not answer.
     """
     pattern, namespace = table.key_pattern, table.namespace
     index = await ShardKeyIndex.find(mongod, namespace, pattern)

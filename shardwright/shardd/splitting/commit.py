@@ -29,13 +29,7 @@ async def commit_split(
     The caller holds the lock for changes of the collection's chunks.
 
     Args:
-        context: this shard daemon's context.
-        namespace: the collection.
-        bounds: the chunk.
         points: the split points, in order.
-        shard: the chunk's owner.
-        epoch: the collection's epoch.
-        timestamp: the collection's timestamp, if it is known.
         is_automatic: whether the chunk is split because it has grown.
 
     Raises:

@@ -1,11 +1,9 @@
 """Growth of a collection by a write, estimated from request and reply without decoding documents.
 
-Inserted documents count with their size.
-MongoDB counts the whole new version of an updated document, which the daemon does not see.
-Here an update counts with the size of its statement, once for each modified document, because that is roughly what it
-adds.
-Updates by a pipeline can enlarge a document by more than their own size, so they are underestimated.
-Migrated documents are not counted, because a migration brings no more than a chunk's worth of data.
+Inserted documents count with their size. MongoDB counts the whole new version of an updated document, which the daemon
+does not see. Here an update counts with the size of its statement, once for each modified document, because that is
+roughly what it adds. Updates by a pipeline can enlarge a document by more than their own size, so they are
+underestimated. Migrated documents are not counted, because a migration brings no more than a chunk's worth of data.
 """
 
 from bisect import bisect_right
@@ -81,8 +79,6 @@ def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -
 
     Args:
         reply: the reply frame; None if the client wanted none.
-        size: the size of all statements.
-        count: returns the number of statements.
     """
     if reply is None or reply.startswith(_ONE_MODIFIED, _REST_AT):
         return size
@@ -101,7 +97,6 @@ class WrittenKeys:
 
     Args:
         request: a request for which `grown_bytes` is not 0.
-        pattern: the shard key.
         time_series: the time-series fields of a buckets collection.
     """
 

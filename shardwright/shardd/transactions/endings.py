@@ -1,14 +1,12 @@
 """Commands that end a transaction, or prepare its end.
 
-A prepared transaction may be ended only by its coordinator.
-So no other command may end it during the preparation, which waits until no such command is in flight.
+A prepared transaction may be ended only by its coordinator. So no other command may end it during the preparation,
+which waits until no such command is in flight.
 
-Only the coordinator of its commit may prepare a transaction and decide it.
-The coordinator is the shard that prepared the transaction here. Its next primary continues the commit, under the same
-name.
-A mongod accepts these commands from any client.
-A client that prepared a transaction would leave it without a coordinator, and thus open for ever.
-A client that decided a prepared transaction would break its atomicity.
+Only the coordinator of its commit may prepare a transaction and decide it. The coordinator is the shard that prepared
+the transaction here. Its next primary continues the commit, under the same name. A mongod accepts these commands from
+any client. A client that prepared a transaction would leave it without a coordinator, and thus open for ever. A client
+that decided a prepared transaction would break its atomicity.
 """
 
 import time
@@ -40,8 +38,8 @@ _COMMIT_TIMESTAMP: Final = b"commitTimestamp"
 def coordinator_of(client: ClientConnection, request: Request) -> str | None:
     """Return the shard whose daemon sends a command as a transaction's coordinator; None for other senders.
 
-    With access control only parts of the cluster get this far (`daemon.sidecar.internal_requests`).
-    Without it any client may claim any name, so this guards only against mistakes.
+    With access control only parts of the cluster get this far (`daemon.sidecar.internal_requests`). Without it any
+    client may claim any name, so this guards only against mistakes.
     """
     shard = request.get(COORDINATED_BY)
     return shard if client.app_name == SHARD_DAEMON and is_string(shard) else None
@@ -120,11 +118,6 @@ class TransactionEndings:
     @may_run_in_reactor
     async def run(self, client: ClientConnection, request: Request, run: Run) -> bytes | None:
         """Run one of `ENDINGS`; return the reply frame.
-
-        Args:
-            client: the connection that it arrived on.
-            request: the command.
-            run: executes it on mongod.
 
         Raises:
             CommandError: the client may not do that.

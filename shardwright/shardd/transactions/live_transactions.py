@@ -1,4 +1,7 @@
-"""mongod's records of the transactions that are open on it."""
+"""mongod's records of the transactions that are open on it.
+
+Functions that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
+"""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -20,9 +23,6 @@ class LiveTransaction(NamedTuple):
 
     Attributes:
         session: see `session_keys.session_key`.
-        number: its transaction number.
-        is_prepared: whether it is prepared.
-        lsid: its session, for commands.
     """
 
     session: bytes
@@ -32,12 +32,7 @@ class LiveTransaction(NamedTuple):
 
 
 async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
-    """Return all transactions that are open on mongod.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Return all transactions that are open on mongod."""
     # Transactions between two statements are listed as sessions, the others as operations.
     operations = {"$currentOp": {"allUsers": True, "idleSessions": True}}
     pipeline = [operations, {"$match": {"transaction.parameters.autocommit": False}}]
@@ -52,23 +47,13 @@ async def live_transactions(mongod: LocalMongod) -> list[LiveTransaction]:
 
 
 async def still_prepared(mongod: LocalMongod, sessions: Iterable[bytes]) -> set[tuple[bytes, int]]:
-    """Return the prepared transactions of some sessions, by session and number.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Return the prepared transactions of some sessions, by session and number."""
     query = {"_id": {"$in": [raw_document(each) for each in sessions]}, "state": _PREPARED}
     return {(session, number) async for session, number, _ in _prepared_entries(mongod, query)}
 
 
 async def prepared_transactions(mongod: LocalMongod) -> AsyncIterator[tuple[bytes, int, set[str]]]:
-    """Yield all prepared transactions: session, number, and the namespaces that they have written to.
-
-    Raises:
-        CommandError: mongod refuses.
-        BackendError: mongod does not answer.
-    """
+    """Yield all prepared transactions: session, number, and the namespaces that they have written to."""
     async for session, number, last in _prepared_entries(mongod, {"state": _PREPARED}):
         yield session, number, await _namespaces_written(mongod, last)
 

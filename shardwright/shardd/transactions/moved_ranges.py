@@ -1,12 +1,11 @@
 """Statements of transactions on ranges and databases that have moved since the transaction began.
 
-A transaction reads from a snapshot.
-On the recipient of a range, an older snapshot lacks the documents, so the range would be found empty.
-A transaction that reads at a cluster time also writes by the placement of that time, when another shard may have owned
-the range.
+A transaction reads from a snapshot. On the recipient of a range, an older snapshot lacks the documents, so the range
+would be found empty. A transaction that reads at a cluster time also writes by the placement of that time, when another
+shard may have owned the range.
 
-While the unsharded collections of a database are copied, they are incomplete here.
-An older snapshot shows this incomplete state, and no shard has the former state any more.
+While the unsharded collections of a database are copied, they are incomplete here. An older snapshot shows this
+incomplete state, and no shard has the former state any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,7 +107,6 @@ def check_not_moved_since(
     """Check that an admitted operation on unsharded collections does not read at a time before they moved here.
 
     Args:
-        databases: the databases of the collections.
         transaction: the operation's transaction, whose first statement has been admitted.
         read_time: returns the cluster time of the read; None for the present.
 

@@ -1,7 +1,7 @@
 """The multi-document transactions that are open on this shard.
 
-A session has one transaction at a time, because mongod aborts the previous one when a newer number arrives.
-Only a prepared one remains, and the newer one waits for it.
+A session has one transaction at a time, because mongod aborts the previous one when a newer number arrives. Only a
+prepared one remains, and the newer one waits for it.
 """
 
 import time
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 class OpenTransaction:
     """A transaction that has begun on this shard.
 
-    It is inside a namespace from its first statement there to its end.
-    Until then mongod keeps a lock on the collection, and the transaction may still commit its writes there.
+    It is inside a namespace from its first statement there to its end. Until then mongod keeps a lock on the
+    collection, and the transaction may still commit its writes there.
 
     Attributes:
         session: see `session_keys.session_key`.
-        number: its transaction number.
         retryable_write: the key shared by transactions that execute the same retryable write; None if it executes none.
         has_begun: whether mongod has executed a statement of it.
         has_written: whether one of its statements has changed something on this shard.
-        has_ended: whether it has been committed or aborted.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is running.
         coordinator: the shard that has prepared it. None before that, and after a restart of the term, since mongod
             does
@@ -140,11 +138,7 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """The table of open transactions.
-
-    Args:
-        lock: the global lock of the mongod.
-    """
+    """The table of open transactions."""
 
     def __init__(self, lock: GlobalLock) -> None:
         self._lock = lock

@@ -32,10 +32,6 @@ def session_key(raw: bytes, span: Span) -> bytes | None:
 
     An internal transaction has a child session, whose key differs from its parent's.
 
-    Args:
-        raw: the document that contains it.
-        span: its span there.
-
     Returns:
         None if it is malformed, which mongod reports.
     """
@@ -78,8 +74,8 @@ _LSID: Final = b"lsid"
 _NOT_FOR_MONGOD: Final = frozenset({COORDINATED_BY, COORDINATOR, b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
 """Fields of the commit protocol, which mongod does not accept, and the parameters of the Stable API.
 
-mongod requires of all commands of a transaction the parameters of its first one.
-The coordinator and this daemon do not record them, and a restarted mongod has lost a prepared transaction's.
+mongod requires of all commands of a transaction the parameters of its first one. The coordinator and this daemon do not
+record them, and a restarted mongod has lost a prepared transaction's.
 """
 
 
@@ -129,7 +125,6 @@ class RouterSessions:
 
         Args:
             own: the router's session, in which the mongod executes it.
-            client: the client's session.
         """
         clients = self._clients.setdefault(own, [])
         clients.append(client)

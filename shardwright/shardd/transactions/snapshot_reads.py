@@ -1,11 +1,9 @@
 """Snapshot reads outside of transactions while transactions are prepared.
 
 A snapshot includes the commits of transactions that were prepared before its time, so its reader waits for their
-decision.
-mongod 6.0.5 does so in ``find`` and ``aggregate``, but not in ``getMore``. Most aggregations on several shards open
-their cursors with an empty batch.
-So such a read waits here, before its cursor is opened.
-Transactions prepared later are later than the snapshot, because the oplog has reached its time already.
+decision. mongod 6.0.5 does so in ``find`` and ``aggregate``, but not in ``getMore``. Most aggregations on several
+shards open their cursors with an empty batch. So such a read waits here, before its cursor is opened. Transactions
+prepared later are later than the snapshot, because the oplog has reached its time already.
 """
 
 from collections.abc import Collection
@@ -45,7 +43,6 @@ class SnapshotReads:
     """Makes snapshot reads wait for prepared transactions.
 
     Args:
-        context: this shard daemon's context.
         transactions: the open transactions, if this is the primary.
     """
 
@@ -58,7 +55,6 @@ class SnapshotReads:
 
         Args:
             request: the read; the oplog has already been advanced to its time.
-            namespaces: the namespaces that it reads.
 
         Raises:
             CommandError: MaxTimeMSExpired; NotWritablePrimary, a step-down came in between; or mongod refuses.

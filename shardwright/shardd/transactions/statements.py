@@ -5,8 +5,8 @@
 * The table of open transactions is kept up to date.
 
 A reply shows whether its statement has changed anything. A genuine shard examines the transaction's operations instead.
-The reply of a findAndModify does not distinguish an update without effect, so that counts as a change.
-The shard then takes part in the commit as one that has written.
+The reply of a findAndModify does not distinguish an update without effect, so that counts as a change. The shard then
+takes part in the commit as one that has written.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,12 +40,7 @@ _COUNTED: Final[Mapping[str, tuple[bytes, ...]]] = {
 
 
 def has_changed(command: str, reply: bytes) -> bool:
-    """Whether a successful statement has changed something.
-
-    Args:
-        command: its name.
-        reply: the body of the reply.
-    """
+    """Whether a successful statement has changed something."""
     counted = _COUNTED.get(command)
     if counted is not None:
         return any(_is_counted(reply, find(reply, name)) for name in counted)
@@ -97,9 +92,6 @@ class TransactionStatements:
         """Run a statement; return the reply frame.
 
         Args:
-            client: the router's connection.
-            upstream: its connection to mongod.
-            request: the statement.
             run: runs it as part of a transaction. The table has an entry for it unless the statement is malformed or
                 the
                 transaction is not open.
@@ -150,8 +142,8 @@ class TransactionStatements:
     async def end_older(self, upstream: Upstream, request: Request) -> None:
         """Abort the open transaction of a session before a command with a newer number.
 
-        mongod would do so itself on receiving the command.
-        But the command may have to wait for a critical section, which waits for the transaction.
+        mongod would do so itself on receiving the command. But the command may have to wait for a critical section,
+        which waits for the transaction.
         """
         identity = transaction_of(request)
         if identity is not None:
@@ -235,8 +227,8 @@ class TransactionStatements:
     async def _end_forgotten(self, upstream: Upstream, request: Request) -> None:
         """Abort the transaction of a request if it is still open on mongod, though it is not in the table.
 
-        Its effects are unknown, and no critical section has waited for it since its entry was removed.
-        mongod refuses the commit because of its timestamp, which ends an unprepared transaction but not a prepared one.
+        Its effects are unknown, and no critical section has waited for it since its entry was removed. mongod refuses
+        the commit because of its timestamp, which ends an unprepared transaction but not a prepared one.
         """
         probe = {"commitTransaction": 1, **session_fields(request), "commitTimestamp": BEFORE_ALL_PREPARED}
         with suppress(CommandError):
@@ -267,8 +259,8 @@ def _interrupted() -> CommandError:
 def _goes_on_after(error: CommandError, transaction: OpenTransaction) -> bool:
     """Whether a transaction stays open after an error of the daemon, because the router then takes another approach.
 
-    After a read that no single shard can run, it stays open only if it has begun.
-    If this was the first statement here, the router may never return, and if it does, it begins the transaction.
+    After a read that no single shard can run, it stays open only if it has begun. If this was the first statement here,
+    the router may never return, and if it does, it begins the transaction.
     """
     if error.code == ErrorCode.WouldChangeOwningShard:
         return True

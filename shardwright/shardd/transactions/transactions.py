@@ -1,8 +1,7 @@
 """A shard's transactions in a term: restored at its beginning, synchronized with mongod, discarded at its end.
 
-mongod may end a transaction without notice to this daemon.
-The cause may be ``transactionLifetimeLimitSeconds``, killSessions, or an error that does not mention it.
-So quiet transactions are looked up from time to time.
+mongod may end a transaction without notice to this daemon. The cause may be ``transactionLifetimeLimitSeconds``,
+killSessions, or an error that does not mention it. So quiet transactions are looked up from time to time.
 """
 
 from collections.abc import Mapping
@@ -40,10 +39,9 @@ QUIET_SECONDS: Final = 1.0
 class Transactions:
     """The `TermComponent` for multi-document transactions.
 
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
+
     Attributes:
-        open: the open transactions.
-        statements: runs their statements.
-        endings: runs the commands that end them.
         gate: closed until the prepared transactions of former terms have been restored.
     """
 
@@ -56,12 +54,7 @@ class Transactions:
         self.gate = RecoveryGate(lambda: context.is_primary)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Restore the prepared transactions, and abort open ones that are missing from the table.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
+        """Restore the prepared transactions, and abort open ones that are missing from the table."""
         await self._abort_abandoned()
         async for session, number, namespaces in prepared_transactions(self._mongod):
             transaction = self.open.find(session, number) or OpenTransaction(session, number)
@@ -83,12 +76,7 @@ class Transactions:
         self.open.clear()
 
     def is_open(self, lsid: Mapping[str, Any], number: int) -> bool:
-        """Whether a transaction is open on this shard.
-
-        Args:
-            lsid: its session, as in a command.
-            number: its transaction number.
-        """
+        """Whether a transaction is open on this shard."""
         return self.open.find(session_of_document(lsid), number) is not None
 
     async def note_kill(self, request: Request) -> None:
@@ -101,7 +89,6 @@ class Transactions:
 
         Raises:
             CommandError: mongod refuses to list the open transactions.
-            BackendError: mongod does not answer.
         """
         is_killed = is_killed_by(request)
         killed = [each for each in self.open if not each.is_prepared and is_killed(each.session)]
@@ -115,8 +102,7 @@ class Transactions:
         """Abort open transactions without an entry, which no critical section would wait for.
 
         A killed daemon has left them open, or this one, if its mongod was unreachable for a while without stepping
-        down.
-        The connections of these transactions are closed, which does not end them.
+        down. The connections of these transactions are closed, which does not end them.
         """
         for each in await live_transactions(self._mongod):
             if each.is_prepared or self.open.find(each.session, each.number) is not None:

@@ -1,7 +1,7 @@
 """The state machine of a two-phase commit, without I/O.
 
-A commit takes the steps of `Step`, in order. Its coordinator reports each event to `CommitState`.
-The state determines the next step and the contents of the document in ``config.transaction_coordinators``.
+A commit takes the steps of `Step`, in order. Its coordinator reports each event to `CommitState`. The state determines
+the next step and the contents of the document in ``config.transaction_coordinators``.
 
 Rules:
 
@@ -13,8 +13,7 @@ a coordinator recovered from its document has never promised more than the docum
 * The document is deleted after every participant has acknowledged the decision, because a mongod never requests one.
 
 **Answers.** An indefinite answer (a lost connection, a time limit, an unsatisfied write concern) has no meaning: the
-command is sent again.
-MongoDB requests a vote again after nearly every error, until the transaction's lifetime ends.
+command is sent again. MongoDB requests a vote again after nearly every error, until the transaction's lifetime ends.
 Here a permanent error is a vote to abort, for example oplog entries that are nested too deeply.
 
 **Who may coordinate.** `UnbegunCommits` holds the transactions whose commit has not been requested yet.
@@ -46,7 +45,6 @@ class TransactionId:
 
     Attributes:
         session: see `session_key`.
-        number: the ``txnNumber``.
     """
 
     session: bytes
@@ -55,11 +53,6 @@ class TransactionId:
     @classmethod
     def read(cls, raw: bytes, lsid: Span, number: int) -> Self:
         """Read a transaction from the fields of a request.
-
-        Args:
-            raw: the document with the ``lsid``.
-            lsid: its span there.
-            number: the ``txnNumber``.
 
         Raises:
             CommandError: BadValue, TypeMismatch, InvalidUUID, the ``lsid`` is malformed.
@@ -159,17 +152,15 @@ _MAY_STILL_PREPARE: Final = SAYS_NOTHING | codes_of(Category.SNAPSHOT) | {ErrorC
 """Errors after which a participant may have prepared, may still prepare, or answers next that the transaction is over.
 
 All other errors are votes to abort. Some of them do not prove that the transaction has ended, so they do not
-acknowledge a decision.
-MongoDB counts most of its few votes to abort as acknowledgements, which could leave a prepared transaction without a
-coordinator.
+acknowledge a decision. MongoDB counts most of its few votes to abort as acknowledgements, which could leave a prepared
+transaction without a coordinator.
 """
 
 _HAS_NOTHING_TO_ABORT: Final = frozenset({ErrorCode.ShardNotFound, ErrorCode.TransactionCommitted})
 """Errors that acknowledge a decision to abort.
 
 A removed shard cannot hold a prepared transaction: the transaction would lock its collections, and draining moves all
-of them away.
-A committed transaction was never prepared for this coordinator.
+of them away. A committed transaction was never prepared for this coordinator.
 """
 
 _CANNOT_PREPARE: Final = frozenset({ErrorCode.CommandNotFound, ErrorCode.NoShardingEnabled})
@@ -200,7 +191,6 @@ def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None
     """Interpret a participant's answer; None means that the command must be sent again.
 
     Args:
-        shard: the participant.
         answer: its reply to ``prepareTransaction``, or the error.
     """
     if _is_unconfirmed(answer):
@@ -256,7 +246,6 @@ class CommitState:
     """A two-phase commit.
 
     Attributes:
-        participants: the ids of the shards.
         votes: the votes so far, by shard.
         unacknowledged: the participants that have not acknowledged the decision.
     """
@@ -388,8 +377,8 @@ def _micros(seconds: float) -> int:
 class UnbegunCommits:
     """For each session, the transaction whose first statement made this shard its coordinator.
 
-    A transaction leaves the table when its commit begins, its lifetime ends, or the session begins a newer one.
-    Without an entry no coordinator is created, because the transaction's coordinator may already have ended.
+    A transaction leaves the table when its commit begins, its lifetime ends, or the session begins a newer one. Without
+    an entry no coordinator is created, because the transaction's coordinator may already have ended.
 
     Args:
         clock: returns seconds.

@@ -1,10 +1,9 @@
 """The two-phase commits that this shard coordinates, and the outcome of transactions without a coordinator.
 
 A commit has a coordinator here if its transaction began on this primary with ``coordinator: true``, less than its
-lifetime ago.
-Otherwise it may already be committed, or its coordinator may be on another shard.
-Then its state in this shard's mongod decides: committed, aborted, waiting for a decision, or still open.
-An open transaction is aborted, so that no coordinator gets its vote.
+lifetime ago. Otherwise it may already be committed, or its coordinator may be on another shard. Then its state in this
+shard's mongod decides: committed, aborted, waiting for a decision, or still open. An open transaction is aborted, so
+that no coordinator gets its vote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,9 +71,8 @@ def _probe(identity: TransactionId) -> dict[str, Any]:
     """Build a command that commits nothing, but reports or forces the outcome.
 
     mongod refuses the timestamp with InvalidOptions. An unprepared transaction does not survive that; a second probe
-    distinguishes it from a prepared one.
-    A committed transaction answers ok.
-    The command is atomic, so a concurrent ``prepareTransaction`` runs either before or after it.
+    distinguishes it from a prepared one. A committed transaction answers ok. The command is atomic, so a concurrent
+    ``prepareTransaction`` runs either before or after it.
     """
     return {
         "commitTransaction": 1,
@@ -103,10 +101,6 @@ class TransactionCoordinators:
     """The coordinators of one shard daemon, and the transactions for which it may become one.
 
     Methods that wait raise CommandError with NotWritablePrimary outside a term as primary.
-
-    Args:
-        context: this shard daemon's context.
-        transactions: the transactions that are open on this shard.
     """
 
     def __init__(self, context: ShardContext, transactions: OpenTransactions) -> None:
@@ -124,7 +118,6 @@ class TransactionCoordinators:
         """Resume the commits that former primaries left behind, and then accept new ones.
 
         Args:
-            term: the term that begins.
             nursery: the term's nursery, in which coordinators run until step-down.
         """
         # Participants must not receive a decision that this primary has but a majority does not.
@@ -194,7 +187,6 @@ class TransactionCoordinators:
         A new primary first resumes the commits in progress.
 
         Args:
-            identity: the transaction.
             participants: the participating shards. If there are none, the outcome is recovered, which aborts a
                 transaction whose commit has not begun.
 

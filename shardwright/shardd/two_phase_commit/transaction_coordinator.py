@@ -1,10 +1,10 @@
 """The coordinator of one two-phase commit: its document, its commands to participants, and the I/O of each step.
 
-`CommitState` decides the next step and `TransactionCoordinator` takes it.
-A step is repeated until it succeeds or the term ends; then the next primary resumes from the document.
+`CommitState` decides the next step and `TransactionCoordinator` takes it. A step is repeated until it succeeds or the
+term ends; then the next primary resumes from the document.
 
-The document is written as a write of the term, which mongod refuses in a later term.
-So a daemon that was paused during a failover decides nothing.
+The document is written as a write of the term, which mongod refuses in a later term. So a daemon that was paused during
+a failover decides nothing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -42,9 +42,6 @@ class CoordinatorDocuments:
     """The collection with the documents of all coordinators of this shard.
 
     All methods raise CommandError if mongod refuses or is not primary, and BackendError if it does not answer.
-
-    Args:
-        mongod: the local mongod.
     """
 
     def __init__(self, mongod: LocalMongod) -> None:
