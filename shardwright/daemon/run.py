@@ -241,11 +241,7 @@ def connections_allowed() -> int:
 
 
 def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]:
-    """Open the listening sockets for metrics; none without ``--metrics-port``.
-
-    Raises:
-        OSError: as `open_listeners`.
-    """
+    """Open the listening sockets for metrics; none without ``--metrics-port``. Errors as `open_listeners`."""
     return [] if arguments.metrics_port is None else open_listeners(arguments.metrics_bind_ip, arguments.metrics_port)
 
 

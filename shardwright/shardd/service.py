@@ -71,11 +71,7 @@ class ShardService(ShardHandler):
         return self._shard.context.sidecar.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:
-        """Reload the certificates of this daemon and of mongod.
-
-        Raises:
-            CommandError: as `rotate_certificates_of_both`.
-        """
+        """Reload the certificates of this daemon and of mongod; errors as `rotate_certificates_of_both`."""
         await rotate_certificates_of_both(self._shard.context.sidecar.mongod, message)
 
     def reconfigure(self, reread: Reread) -> tuple[str, ...]:

@@ -169,12 +169,7 @@ class VersionedOperations:
     async def take_over(
         self, client: ClientConnection, upstream: Upstream, request: Request, begun: BegunOperation
     ) -> bytes | None:
-        """Run the rest of an operation that a passage has begun.
-
-        Raises:
-            CommandError: as `run`.
-            BackendError: as `run`.
-        """
+        """Run the rest of an operation that a passage has begun; errors as `run`."""
         state, placement, is_write = begun.state, begun.placement, begun.is_write
         must_end = begun.must_end
         exchange = TermExchange(

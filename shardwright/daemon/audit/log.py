@@ -89,11 +89,7 @@ class AuditLog:
 
 
 def check_audit(parsed: argparse.Namespace) -> None:
-    """Refuse options of the audit log that do not fit together.
-
-    Raises:
-        ValueError: as `AuditOptions.of`.
-    """
+    """Refuse options of the audit log that do not fit together; errors as `AuditOptions.of`."""
     AuditOptions.of(parsed)
 
 

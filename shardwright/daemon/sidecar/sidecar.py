@@ -119,12 +119,7 @@ class Sidecar:
         return reply
 
     async def name_daemons(self, request: Request, run: Callable[[Request], Awaitable[bytes | None]]) -> bytes | None:
-        """Run a command, translating addresses of members in it and in its reply.
-
-        Raises:
-            CommandError: as `run`.
-            BackendError: as `run`.
-        """
+        """Run a command, translating addresses of members in it and in its reply; errors as `run`."""
         if not names_members(request):
             return await run(request)
         shown = ShownMembers(self.address, self.mirror.sidecars, self._cluster_role)

@@ -134,14 +134,10 @@ class Upstream:
 
     @may_run_in_reactor
     async def receive(self, begun: Begun, may_begin: Callable[[], bool] | None) -> bytes | None:
-        """Receive the reply to a request that was sent.
+        """Receive the reply to a request that was sent; errors as `forward`.
 
         Args:
             may_begin: as `pass_on`; None to receive the reply whole.
-
-        Raises:
-            BackendError: as `forward`.
-            CommandError: as `forward`.
         """
         try:
             relay = None if may_begin is None else _AnswerRelay(self._client, may_begin)

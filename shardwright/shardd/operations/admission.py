@@ -238,11 +238,7 @@ class Admission:
         return admitted
 
     async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
-        """Admit an operation to the further namespaces alone.
-
-        Raises:
-            CommandError: as for `admit`.
-        """
+        """Admit an operation to the further namespaces alone; errors as for `admit`."""
         refreshed: set[str] = set()
         while True:
             with self._certainty.while_role_lasts():

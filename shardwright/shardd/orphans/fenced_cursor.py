@@ -318,13 +318,10 @@ class FencedCursor:
 
 
 def session_of_request(request: Request, user: "UserName | None") -> SessionId | None:
-    """Return the session of a request; None outside a session.
+    """Return the session of a request; None outside a session. Errors as for `check_lsid`.
 
     Args:
         user: the authenticated user of its connection, the default owner of the session.
-
-    Raises:
-        CommandError: as for `check_lsid`.
     """
     lsid = request.raw_object(b"lsid")
     if lsid is None:

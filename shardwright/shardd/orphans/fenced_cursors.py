@@ -90,7 +90,7 @@ _INT64: Final = Struct("<q")
 class FencedCursors:
     """The fenced cursors of one mongod, by raw cursor id. `run` removes the entries of ended ones.
 
-    All methods that wait raise BackendError if mongod does not answer.
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
     """
 
     def __init__(self, mongod: LocalMongod, open_cursors: OpenCursors) -> None:

@@ -37,7 +37,7 @@ async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors,
     """Hide documents written to some ranges after this returns from all running operations on a collection.
 
     Raises:
-        CommandError: LockTimeout, an older write is still running; or mongod refuses.
+        CommandError: LockTimeout, an older write is still running.
     """
     with trio.move_on_after(READS_SECONDS_MAX):
         await state.wait_earlier_operations()

@@ -86,7 +86,7 @@ async def replace_source(context: ShardContext, participation: Participation) ->
     """Rename the assembled collection over the former one. May be repeated.
 
     Raises:
-        CommandError: NamespaceNotFound, the assembled collection is missing; mongod refuses.
+        CommandError: NamespaceNotFound, the assembled collection is missing.
     """
     namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
     present = await local_collections.describe(mongod, namespace)

@@ -129,7 +129,7 @@ class RecipientWriter:
             progress: persisted after them.
 
         Raises:
-            CommandError: DuplicateKey, a unique index does not allow a document; mongod refuses.
+            CommandError: DuplicateKey, a unique index does not allow a document.
         """
         async with self._lock:
             known = await self._look_up([*gone, *map(identity_of, documents)])

@@ -65,11 +65,7 @@ class TransactionId:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a transaction from a document with an ``lsid`` and a ``txnNumber``.
-
-        Raises:
-            CommandError: as `read`.
-        """
+        """Read a transaction from a document with an ``lsid`` and a ``txnNumber``; errors as `read`."""
         raw = bson.encode(document)
         return cls.read(raw, index(raw)[b"lsid"], int(document["txnNumber"]))
 
