@@ -13,11 +13,7 @@ from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, EXTERNAL_DATAB
 
 
 def check_mechanism(mechanism: str) -> None:
-    """Refuse mechanisms of ``authenticate`` other than by certificate.
-
-    Raises:
-        CommandError: BadValue or MechanismUnavailable.
-    """
+    """Refuse mechanisms of ``authenticate`` other than by certificate (BadValue or MechanismUnavailable)."""
     if mechanism.startswith("SCRAM-SHA-"):
         raise CommandError(ErrorCode.BadValue, f"Unsupported mechanism: {mechanism}")
     if mechanism != WITH_CERTIFICATE:

@@ -52,11 +52,7 @@ class RotationSignals:
         self._received.set()
 
     async def obey(self, rotate: Callable[[str], Awaitable[None]]) -> None:
-        """Rotate at each signal, until cancelled; failures are logged.
-
-        Args:
-            rotate: as `rotate_certificates`, also for the daemon's mongod.
-        """
+        """Call `rotate`, for daemon and mongod, at each signal until cancelled; failures are logged."""
         while True:
             await self._received.wait()
             self._received = trio.Event()
@@ -87,11 +83,7 @@ def warn_of_expiry(now: datetime) -> None:
 
 
 def tls_settings(parsed: argparse.Namespace, *, secured_sockets: frozenset[str]) -> TlsSettings:
-    """Read the TLS settings from the options.
-
-    Args:
-        secured_sockets: see `TlsSettings`.
-    """
+    """Read the TLS settings from the options; for `secured_sockets` see `TlsSettings`."""
     return TlsSettings(
         mode=parsed.tls_mode,
         certificate_key_file=parsed.tls_certificate_key_file,

@@ -18,11 +18,7 @@ Predicate: TypeAlias = Callable[[Any], bool]
 
 
 def parse_filter(query: Mapping[str, Any]) -> Predicate:
-    """Parse a filter.
-
-    Raises:
-        ValueError: the filter is malformed, or has an unsupported operator; the message is for the operator.
-    """
+    """Parse a filter; ValueError, with a message for the operator, if it is malformed or unsupported."""
     return _all_of([_parse_term(name, condition) for name, condition in query.items()])
 
 

@@ -286,11 +286,7 @@ def fails_after(data: Mapping[str, Any], call: CommandCall) -> bool:
 
 
 def block_seconds(data: Mapping[str, Any]) -> float:
-    """Return the delay of a command.
-
-    Raises:
-        CommandError: InvalidOptions.
-    """
+    """Return the delay of a command; InvalidOptions if it is invalid."""
     if data.get("blockConnection") is not True:
         return 0.0
     milliseconds = _integer(data.get("blockTimeMS"))
@@ -333,11 +329,7 @@ def _given_info(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def reply_with_error(data: Mapping[str, Any], reply: bytes) -> bytes:
-    """Add the write concern error before ``ok`` and the labels at the end of a raw reply.
-
-    Raises:
-        CommandError: 10065, ``writeConcernError`` is neither a document nor an array.
-    """
+    """Add the write concern error before ``ok`` and the labels at the end of a raw reply; 10065 if malformed."""
     labels, error = _labels(data), data["writeConcernError"]
     if not isinstance(error, Mapping | list):
         raise CommandError(_NOT_AN_OBJECT, "invalid parameter: expected an object (writeConcernError)")

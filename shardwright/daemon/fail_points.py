@@ -185,11 +185,7 @@ class FailPoints:
         return switch.entered
 
     def should_fail(self, name: str, matches: Matches | None = None) -> Mapping[str, Any] | None:
-        """Return the fail point's data if it fires for this caller, otherwise None.
-
-        Args:
-            matches: whether the data applies to the caller; only then is the fail point counted as entered.
-        """
+        """Return the fail point's data if it fires for this caller and `matches` accepts it, otherwise None."""
         assert name in self.names, name
         switch = self._active.get(name)
         if switch is None or (matches is not None and not matches(switch.data)):
@@ -198,11 +194,7 @@ class FailPoints:
         return data if switch.enter() else None
 
     def fail_if_on(self, name: str, default: ErrorCode = ErrorCode.InternalError) -> None:
-        """Fail with the fail point's ``errorCode`` if it is on.
-
-        Raises:
-            CommandError: it is on.
-        """
+        """Raise CommandError with the fail point's ``errorCode`` if it is on."""
         data = self.should_fail(name)
         if data is not None:
             raise CommandError(int(data.get("errorCode", default)), f"fail point {name} is enabled")
@@ -216,22 +208,14 @@ class FailPoints:
             await switch.wait_for_change()
 
     async def wait_entered(self, name: str, times: int) -> int:
-        """Wait until the fail point has been entered ``times`` times since the daemon started; return its number.
-
-        Raises:
-            CommandError: FailPointSetFailed, there is none of that name.
-        """
+        """Wait until the fail point has been entered ``times`` times since the daemon started; return its number."""
         switch = self._switch(name)
         while switch.entered < times:
             await switch.wait_for_change()
         return switch.entered
 
     def check_name(self, name: str) -> None:
-        """Check that there is a fail point of that name.
-
-        Raises:
-            CommandError: FailPointSetFailed.
-        """
+        """Refuse an unknown name (FailPointSetFailed)."""
         if name not in self.names:
             raise CommandError(ErrorCode.FailPointSetFailed, f"{name} not found")
 
@@ -248,11 +232,7 @@ class FailPoints:
 
 @dataclass(frozen=True, slots=True)
 class FailPointConfiguration:
-    """Arguments of ``configureFailPoint``, with an unchecked mode.
-
-    Attributes:
-        mode: see `daemon.fail_points`.
-    """
+    """Arguments of ``configureFailPoint``, with an unchecked mode."""
 
     name: str
     mode: object
@@ -300,11 +280,7 @@ def parse_configuration(request: Request, check_name: Callable[[str], None] = _a
 
 
 def parse_wait(request: Request) -> FailPointWait:
-    """Parse the arguments of ``waitForFailPoint``, for which ``maxTimeMS`` is required.
-
-    Raises:
-        CommandError: 40414, TypeMismatch, 51024.
-    """
+    """Parse ``waitForFailPoint``, which requires ``maxTimeMS``; CommandError with 40414, TypeMismatch or 51024."""
     arguments = Arguments.of(request)
     arguments.required_value(b"timesEntered")
     times = arguments.maybe_integer(b"timesEntered") or 0

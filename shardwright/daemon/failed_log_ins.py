@@ -29,11 +29,7 @@ class _Failures:
 
 
 class FailedLogIns:
-    """The failures of the last minute, at most `_REMEMBERED_MAX`.
-
-    Args:
-        clock: returns the time in seconds.
-    """
+    """The failures of the last minute by a clock in seconds, at most `_REMEMBERED_MAX`."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

@@ -43,7 +43,7 @@ class Response:
 
 
 class HealthServer:
-    """Serves the module's paths.
+    """The server of the module's paths.
 
     Args:
         metrics: shown by ``/metrics``.

@@ -45,11 +45,7 @@ class LogFile:
         self._descriptor = self._open()
 
     def write(self, text: str) -> None:
-        """Append ``text``.
-
-        Raises:
-            OSError: it cannot be written, or not all of it.
-        """
+        """Append ``text``; OSError if not all of it can be written."""
         left = text.encode("utf-8", "backslashreplace")
         while left:
             left = left[os.write(self._descriptor, left) :]
@@ -75,11 +71,7 @@ class LogFile:
         self.reopen()
 
     def reopen(self) -> None:
-        """Continue in the file that now has the log's name.
-
-        Raises:
-            OSError: it cannot be opened; the old one remains in use.
-        """
+        """Continue in the file that now has the log's name; OSError, and no change, if it cannot be opened."""
         opened = self._open()
         for stream in _STANDARD_STREAMS:
             if _is_same_file(stream, self._descriptor):

@@ -32,11 +32,7 @@ _KEPT: Final = frozenset(
 
 
 class Redaction:
-    """The redaction setting of a process's log.
-
-    Attributes:
-        is_on: whether the log is redacted.
-    """
+    """The redaction setting of a process's log."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -48,11 +44,7 @@ class Redaction:
         return {name: value if _may_stay(name, value) else REDACTED for name, value in fields.items()}
 
     def message(self, message: str, *, is_own: bool) -> str:
-        """Return the sentence of a line, redacted if necessary.
-
-        Args:
-            is_own: whether it is a constant of this code, without any data.
-        """
+        """Return the sentence of a line, redacted unless it is a constant of this code."""
         return message if is_own or not self.is_on else REDACTED
 
     def traceback(self, error: BaseException | None, whole: str) -> str:
@@ -171,7 +163,7 @@ _ATTRIBUTES: Final = {"namespace": "ns", "duration_ms": "durationMillis", "db": 
 
 
 class MongodbFormatter(logging.Formatter):
-    """Formats a log record as a line of mongod."""
+    """A formatter of log records as lines of mongod."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its newline."""

@@ -23,11 +23,7 @@ _logger: Final = get_logger("daemon.logs")
 
 
 class DaemonLogs:
-    """The logs of this process.
-
-    Args:
-        audit: the file of the audit log; None if there is none.
-    """
+    """The logs of this process, with or without an audit log."""
 
     def __init__(self, audit: LogFile | None = None) -> None:
         self._audit = audit
@@ -51,11 +47,7 @@ class DaemonLogs:
         self._change({SERVER: lambda: rotate_log(suffix), AUDIT: lambda: self._change_audit(suffix)}, kind)
 
     def reopen(self) -> None:
-        """Continue in the files that now have the names of the logs, after another process has rotated them.
-
-        Raises:
-            OSError: as `rotate`.
-        """
+        """Continue in the files that another process created in a rotation; errors as `rotate`."""
         self._change({SERVER: reopen_log, AUDIT: self._change_audit})
 
     def rotate_for_client(self, kind: str | None = None) -> None:

@@ -59,11 +59,7 @@ class RecentLog:
         self._lines.clear()
 
     def excerpt(self, name: str) -> LogExcerpt:
-        """Return the log with one of the `LOG_NAMES`.
-
-        Raises:
-            CommandError: OperationFailed (96), there is no such log, as in mongod.
-        """
+        """Return the log with one of the `LOG_NAMES`; OperationFailed (96) for others, as in mongod."""
         if name == "global":
             return LogExcerpt(self._total, tuple(self._lines))
         if name == "startupWarnings":
@@ -81,7 +77,7 @@ _logger: Final = get_logger("daemon.logs")
 
 
 class JSONFormatter(logging.Formatter):
-    """Formats a log record as one line of JSON. Values that JSON cannot represent are written as strings."""
+    """A formatter of log records as lines of JSON. Values that JSON cannot represent are written as strings."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its newline."""
@@ -120,7 +116,7 @@ class LineWriter(Protocol):
 
 
 class LogSink(logging.Handler):
-    """Writes each line to a stream and adds it to a `RecentLog`; closing it closes a `LogFile`."""
+    """A handler that writes each line to a stream and a `RecentLog`; closing it closes a `LogFile`."""
 
     def __init__(self, stream: LineWriter, recent_log: RecentLog, log_format: LogFormat = LogFormat.JSON) -> None:
         super().__init__()
@@ -157,11 +153,7 @@ def configure_logs(
     rotation: LogRotation = LogRotation.RENAME,
     log_format: LogFormat = LogFormat.JSON,
 ) -> None:
-    """Send the lines of all components to standard error, or append them to ``file``. Called once at startup.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Send all lines to standard error, or append them to ``file``, which must open. Called once at startup."""
     stream = sys.stderr if file is None else LogFile(file, rotation)
     root = logging.getLogger()
     for handler in root.handlers[:]:
@@ -199,11 +191,7 @@ def rotate_log(suffix: str) -> None:
 
 
 def reopen_log() -> None:
-    """Continue in the file that now has the log's name, after another process has rotated it.
-
-    Raises:
-        OSError: as `rotate_log`.
-    """
+    """Continue in the file that another process created in a rotation; errors as `rotate_log`."""
     _change_files(LogFile.reopen)
 
 

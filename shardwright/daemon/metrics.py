@@ -224,11 +224,7 @@ async def measure_lag(histogram: Histogram) -> None:
 
 
 def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools) -> None:
-    """Add metrics of the connected clients and of the pools of connections to other hosts.
-
-    Args:
-        server: the server for its clients.
-    """
+    """Add metrics of a server's clients and of the pools of connections to other hosts."""
     metrics.gauge("open_connections", "Open client connections", lambda: len(server.clients))
     metrics.observed_counter("connections_accepted", "Client connections accepted", lambda: server.connections_created)
     metrics.observed_counters(

@@ -91,11 +91,7 @@ FAULTS: Final = (
 
 
 def outcome_of_failure(failure: BaseException, client: ClientConnection) -> str:
-    """Return the outcome of an operation that ended in an exception.
-
-    Args:
-        failure: the exception raised by its handler.
-    """
+    """Return the outcome of an operation whose handler raised an exception."""
     if isinstance(failure, BaseExceptionGroup):
         # The first failure in a nursery has cancelled everything else.
         first, _ = failure.split(lambda each: not isinstance(each, trio.Cancelled | BaseExceptionGroup))

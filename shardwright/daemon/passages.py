@@ -12,11 +12,7 @@ P = TypeVar("P", bound=Passage)
 
 
 class DaemonPassages(ABC, Generic[P]):
-    """The passages of one daemon (see `wire.transport.express_lane.Passages`).
-
-    Args:
-        counter: counts by `Outcome`.
-    """
+    """The passages of one daemon (see `wire.transport.express_lane.Passages`), counted by `Outcome`."""
 
     def __init__(self, counter: LabelledCounter) -> None:
         self._table: PassageTable[P] = PassageTable()

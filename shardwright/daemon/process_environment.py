@@ -66,11 +66,7 @@ class ServiceManager:
             self._send(f"STATUS={text}")
 
     async def report(self, not_ready_reason: Callable[[], str | None]) -> None:
-        """Feed the watchdog, and show the reason why clients cannot be served; runs until cancelled.
-
-        Args:
-            not_ready_reason: see `daemon.run.Daemon`.
-        """
+        """Feed the watchdog, and show the reason why clients cannot be served; runs until cancelled."""
         if not self._address or not self._is_main:
             return
         pause = _STATUS_SECONDS if self.watchdog_seconds is None else min(_STATUS_SECONDS, self.watchdog_seconds / 2)
@@ -97,11 +93,7 @@ class ServiceManager:
 
 @contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """Keep the file while the block runs; does nothing without a path.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keep the file while the block runs; does nothing without a path. OSError if it cannot be written."""
     if path is None:
         yield
         return

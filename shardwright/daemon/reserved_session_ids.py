@@ -20,11 +20,7 @@ _LSID: Final = b"lsid"
 
 
 def refuse_reserved_session(request: Request) -> None:
-    """Check that a client's request does not use a reserved session.
-
-    Raises:
-        CommandError: Unauthorized, it uses one.
-    """
+    """Refuse a client's request that uses a reserved session (Unauthorized)."""
     span = request.fields.get(_LSID)
     if span is not None and request.body.find(RESERVED_ID_START, span[2], span[3]) >= 0:
         raise CommandError(ErrorCode.Unauthorized, "not authorized to use a session that is reserved for daemons")

@@ -64,25 +64,16 @@ class Daemon(Handler, Protocol):
         """Prepare for clients; called before the first one is served."""
 
     async def rotate_certificates(self, message: str) -> None:
-        """Reload the certificate files, for connections from now on; called at SIGHUP if there is TLS.
+        """Reload certificates for new connections; at SIGHUP with TLS.
 
-        Raises:
-            CommandError: InvalidSSLConfiguration, a file cannot be used, which is in the log.
+        InvalidSSLConfiguration, logged, if one is unusable.
         """
 
     def reconfigure(self, reread: Reread) -> Sequence[str]:
-        """Apply changed options of this daemon; called at SIGHUP if the configuration has changed.
-
-        Returns:
-            Names of changed server parameters that only a restart applies.
-        """
+        """Apply changed options; called at SIGHUP. Return the changed server parameters that only a restart applies."""
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Prepare the shutdown; called after the signal, before connections are closed.
-
-        Args:
-            seconds: time for which running operations may continue afterwards.
-        """
+        """Prepare the shutdown, after which operations may continue for `seconds`; called before connections close."""
 
 
 Start = Callable[[trio.Nursery], Awaitable[Daemon]]
@@ -246,11 +237,7 @@ def open_metrics_listeners(arguments: argparse.Namespace) -> list[socket.socket]
 
 
 def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Open listening sockets on every address.
-
-    Raises:
-        OSError: it is not possible to listen on an address; no socket is left open.
-    """
+    """Open listening sockets on every address, or none if one fails (OSError)."""
     listeners: list[socket.socket] = []
     try:
         for address in addresses:
@@ -276,11 +263,7 @@ def open_listeners(addresses: Sequence[str], port: int, *, reuse_port: bool = Fa
 
 
 def _open_unix_listener(path: Path) -> socket.socket:
-    """Open a listening UNIX socket that only this user can connect to.
-
-    Raises:
-        OSError: it cannot be created, for example because the path is too long.
-    """
+    """Open a UNIX socket that only this user can connect to; OSError if that fails, as for a long path."""
     path.unlink(missing_ok=True)  # left by a process that was killed
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

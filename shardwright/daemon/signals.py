@@ -31,11 +31,7 @@ STACKS_MAX: Final = 200
 
 
 def log_stack_traces(interrupted: FrameType | None) -> None:
-    """Write a line for each thread, and one for each different stack of trio tasks.
-
-    Args:
-        interrupted: the calling thread's frame when the signal arrived; None omits that thread.
-    """
+    """Log a line for each thread, for this one from the `interrupted` frame, and for each distinct stack of tasks."""
     for name, stack in _thread_stacks(interrupted):
         logger.info("Stack trace of a thread", thread=name, stack=stack)
     tasks = Counter(_task_stacks())
@@ -73,11 +69,7 @@ LogAction: TypeAlias = Callable[[], None]
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:
-    """Handle SIGUSR1 and SIGUSR2 from now on, whatever the tasks of the process are doing.
-
-    Args:
-        on_log_signal: called at SIGUSR1.
-    """
+    """Handle SIGUSR1, by `on_log_signal`, and SIGUSR2 from now on, whatever the tasks of the process are doing."""
     signal.signal(signal.SIGUSR1, lambda _, frame: run_log_action(on_log_signal))
     signal.signal(signal.SIGUSR2, lambda _, frame: run_log_action(partial(log_stack_traces, frame)))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, LOG_SIGNALS)

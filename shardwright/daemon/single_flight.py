@@ -20,25 +20,17 @@ _CANCELLED_TEXT: Final = {
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs work by key in its owner's nursery, so that a cancelled caller does not cancel it for the others."""
+    """Work by key in its owner's nursery, so that a cancelled caller does not cancel it for the others."""
 
     def __init__(self, nursery: trio.Nursery, *, cancelled: ErrorCode = ErrorCode.ShutdownInProgress) -> None:
-        """Create it without any work.
-
-        Args:
-            cancelled: the error for callers if it is cancelled; InterruptedDueToReplStateChange for a term's nursery.
-        """
+        """Create it without any work; callers get the error `cancelled` if the nursery is cancelled."""
         self._nursery = nursery
         self._cancelled = cancelled
         self._flights: dict[Key, _Flight[Value]] = {}
 
     @may_run_in_reactor
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """Return the result of ``work()``, or of the run for ``key`` already in progress; all callers get its error.
-
-        Raises:
-            CommandError: the owner's nursery was cancelled before the work was done.
-        """
+        """Return the result, or raise the error, of ``work()`` or of the run for ``key`` already in progress."""
         # Before any await: a result that the caller has just failed to find may exist once it is in its own task.
         flight = self._flights.get(key)
         if flight is None:
@@ -52,11 +44,7 @@ class SingleFlight(Generic[Key, Value]):
 
     @may_run_in_reactor
     async def run_after_now(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """Run work that starts after this call, so that it sees everything done before; otherwise as `run`.
-
-        Raises:
-            CommandError: as `run`.
-        """
+        """Run work that starts after this call, so that it sees everything done before; otherwise as `run`."""
         earlier = self._flights.get(key)
         if earlier is not None:
             await in_own_task()

@@ -11,11 +11,7 @@ from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reac
 
 
 class CursorBatches:
-    """Runs ``getMore`` on the local mongod.
-
-    Args:
-        involved_cursors: the cursors that read several collections.
-    """
+    """Runner of ``getMore`` on the local mongod."""
 
     def __init__(self, shard: ShardServer, involved_cursors: InvolvedCursors) -> None:
         self._shard = shard
@@ -103,7 +99,7 @@ class CursorBatches:
 
 
 class _Reading:
-    """Marks a cursor as in use from the request until mongod starts to reply; the batch is then complete.
+    """The use of a cursor from the request until mongod starts to reply; the batch is then complete.
 
     A client may take long to receive the reply, and nothing may wait for that.
     """

@@ -1,4 +1,4 @@
-"""Refreshes sessions on this shard's mongod that clients use only on other shards.
+"""Refresh of sessions on this shard's mongod that clients use only on other shards.
 
 A mongod treats a session as ended if its own ``config.system.sessions`` has no document for it. It then kills the
 session's cursors and discards its retryable writes. On a genuine shard this collection is the cluster's. Here each
@@ -43,11 +43,7 @@ _NEAREST: Final = {"$readPreference": {"mode": "nearest"}}
 
 
 class LivingSessions:
-    """Refreshes living sessions on the local mongod.
-
-    Args:
-        history: retryable writes executed on other shards; they expire with their sessions.
-    """
+    """The refresh of living sessions on the local mongod; `history` has the retryable writes of other shards."""
 
     def __init__(self, context: ShardContext, history: HistoryTable) -> None:
         self._context = context
@@ -61,11 +57,7 @@ class LivingSessions:
             await self.keep(with_writes=turn % _INTERVALS_BETWEEN_WRITES == 0)
 
     async def keep(self, *, with_writes: bool = True) -> None:
-        """Refresh sessions now, as far as the shards that own their documents answer.
-
-        Args:
-            with_writes: whether to include the sessions of retryable writes, not only of cursors.
-        """
+        """Refresh sessions now, as far as their owners answer; optionally also those with retryable writes only."""
         if self._context.identity is None:
             return
         try:

@@ -11,11 +11,7 @@ from shardwright.daemon.sidecar.options import SidecarOptions
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions(SidecarOptions):
-    """Options of a sidecar and of a shard daemon.
-
-    Attributes:
-        parameters: initial values of server parameters that differ from the defaults.
-    """
+    """Options of a sidecar and of a shard daemon, with initial values of server parameters."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
 

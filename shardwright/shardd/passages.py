@@ -304,11 +304,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
         placement: AdmittedPlacement,
         epoch: int,
     ) -> None:
-        """Record a passage for an operation that was admitted at once and forwarded unfiltered.
-
-        Args:
-            epoch: the number of the epoch in which it began.
-        """
+        """Record a passage for an operation that was admitted at once and forwarded unfiltered in the given epoch."""
         message, fields, permit = request.message, request.fields, client.permit
         if (
             permit is None
@@ -347,11 +343,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
     def _passage_of(
         self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int
     ) -> ShardPassage | None:
-        """Build the passage of an operation; None if its frame has values in unexpected places.
-
-        Raises:
-            InvalidBSONError: an unvalidated part of the frame is malformed.
-        """
+        """Build the passage of an operation; None if its frame has unexpected places. InvalidBSONError if malformed."""
         frame, fields = request.message.frame, request.fields
         statements = _STATEMENTS.get(request.name)
         document, payload, update, rest, query_at = None, None, None, request, None

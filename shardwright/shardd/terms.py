@@ -62,7 +62,7 @@ class TermRecovery:
 
 
 class FencedWrites:
-    """Numbers each term's writes to ``config``, so that mongod refuses them in a later term."""
+    """Numbering of each term's writes to ``config``, so that mongod refuses them in a later term."""
 
     def __init__(self, fence: TermFence) -> None:
         self._fence = fence
@@ -78,11 +78,7 @@ class FencedWrites:
 
 
 class Terms:
-    """Begins and ends the terms of a shard daemon, as `RoleHooks`.
-
-    Args:
-        components: in the order in which they begin; they end in reverse order.
-    """
+    """The terms of a shard daemon, as `RoleHooks`. Components begin in the given order and end in reverse."""
 
     def __init__(self, context: ShardContext, components: Sequence[TermComponent]) -> None:
         self._context = context

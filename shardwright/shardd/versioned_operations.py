@@ -1,4 +1,4 @@
-"""Runs operations that carry a shard version or a database version.
+"""Execution of operations that carry a shard version or a database version.
 
 An operation first waits until the shard can serve its read concern. If its versions match, it is counted and runs
 without orphans.
@@ -61,11 +61,7 @@ _OPENING_CURSORS: Final = frozenset({"aggregate", "find"})
 
 
 class VersionedOperations:
-    """Runs operations with a shard version or a database version.
-
-    Attributes:
-        passages: the fast path for operations that were forwarded unfiltered.
-    """
+    """Runner of operations with a shard version or a database version; `passages` is their fast path."""
 
     def __init__(
         self,

@@ -64,11 +64,7 @@ def log_in(user: UserName, mechanism: Any) -> Event:  # noqa: ANN401 - whatever 
 
 
 def certificate_log_in(request: Request, subject: Subject | None) -> Event:
-    """Return the event of an ``authenticate`` command.
-
-    Args:
-        subject: the client certificate's subject, which is the user if the command names none.
-    """
+    """Return the event of an ``authenticate`` command, whose default user is the certificate's subject."""
     named = subject_text(subject) if subject else None
     try:
         parameters = {"user": request.get(b"user", named), "db": request.db, "mechanism": request.get(b"mechanism")}

@@ -37,11 +37,7 @@ class AuditOptions:
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> Self | None:
-        """Read the options of a command line; None if auditing is off.
-
-        Raises:
-            ValueError: the options do not fit together; the message is for the operator.
-        """
+        """Read the options of a command line; None if auditing is off. ValueError if they do not fit together."""
         if parsed.audit_destination is None:
             if parsed.audit_path is not None or parsed.audit_filter is not None:
                 raise ValueError("--audit-path and --audit-filter need --audit-destination file")
@@ -52,11 +48,7 @@ class AuditOptions:
 
 
 class AuditLog:
-    """Appends events to a file that only its owner can read. Several processes may append to the same file.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """A file of events that only its owner can read, opened at once. Several processes may append to it."""
 
     def __init__(self, options: AuditOptions) -> None:
         self._is_wanted = options.is_wanted

@@ -117,11 +117,7 @@ def parse_text(text: str, name: str, program: Program, others: Iterable[Program]
 
 
 def compose(text: str, name: str) -> "yaml.Node | None":
-    """Return the nodes of YAML text; None if it is empty.
-
-    Raises:
-        ConfigurationError: it is not YAML.
-    """
+    """Return the nodes of YAML text; None if it is empty, ConfigurationError if it is not YAML."""
     import yaml  # only daemons that have a file need it
 
     try:
@@ -146,7 +142,7 @@ def options_of(
 
 
 class _Reader:
-    """Collects the options and the mistakes of one file."""
+    """A collector of the options and mistakes of one file."""
 
     def __init__(self, name: str, program: Program, others: Iterable[Program]) -> None:
         self._name = name

@@ -58,11 +58,7 @@ def text_type(parse: Callable[[str], Any], metavar: str) -> ValueType:
 
 
 def choice(values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> ValueType:
-    """Return the type of a value that is one of several words.
-
-    Args:
-        also: other words for the same values, which the help does not list.
-    """
+    """Return the type of a value that is one of several words; the help does not list the words of `also`."""
     known = {**values, **(also or {})}
 
     def parse(text: str) -> Any:  # noqa: ANN401 - values of all types
@@ -146,9 +142,5 @@ class Program:
         return cls(name, description, tuple(own), cluster_role)
 
     def option(self, name: str) -> Option:
-        """Return the option of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the option of that name; KeyError if there is none."""
         return {each.name: each for each in self.options}[name]

@@ -63,7 +63,7 @@ def introduction(found: Configuration) -> Introduction:
 
 
 class Rereading:
-    """Reads the configuration of a running process again.
+    """A function that reads the configuration of a running process again.
 
     Args:
         found: the configuration with which it was started.

@@ -124,7 +124,7 @@ def read_shape(text: str, name: str, shape: Section) -> Located:
 
 @dataclass
 class _ShapeReader:
-    """Collects the mistakes of one file."""
+    """A reader that collects the mistakes of one file."""
 
     name: str
     mistakes: list[str] = field(default_factory=list)

@@ -73,7 +73,7 @@ class SidecarCommand(Command[Handler], Generic[Handler]):
 
 
 class SidecarAccess:
-    """Checks the requests of clients before the daemon or its mongod executes them.
+    """Authorization of clients' requests before the daemon or its mongod executes them.
 
     Args:
         own_commands: the commands that the daemon answers itself.

@@ -72,7 +72,7 @@ class _Exchange:
 
 
 class SidecarAudit:
-    """Writes the events of one sidecar under access control."""
+    """The audit of one sidecar under access control."""
 
     def __init__(self, log: AuditLog, namespace_of: Callable[[Request], str]) -> None:
         self._log = log

@@ -26,7 +26,7 @@ EXECUTED: Final = "sharding_ddl_participants"
 
 
 class Commands(Protocol):
-    """Runs commands on the primary mongod."""
+    """A runner of commands on the primary mongod."""
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply."""
@@ -36,7 +36,7 @@ class Commands(Protocol):
 class CommandSession:
     """The session and transaction number of one command.
 
-    Methods that access mongod raise BackendError if it does not answer.
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 
     Attributes:
         id: ``lsid.id``.
@@ -48,10 +48,9 @@ class CommandSession:
 
     @classmethod
     def of(cls, request: Request) -> Self | None:
-        """Return the session of a request; None if it has none, in which case it is always executed.
+        """Return a request's session; None without one, and then it always executes.
 
-        Raises:
-            CommandError: TypeMismatch or InvalidUUID, the session is malformed.
+        TypeMismatch or InvalidUUID if malformed.
         """
         if b"lsid" not in request.fields or b"txnNumber" not in request.fields:
             return None
@@ -66,11 +65,7 @@ class CommandSession:
         return cls(identity, number)
 
     async def is_executed(self, mongod: Commands) -> bool:
-        """Whether the command has been executed.
-
-        Raises:
-            CommandError: TransactionTooOld, a later one has been executed; or an error of mongod.
-        """
+        """Whether the command has been executed; TransactionTooOld if a later one has."""
         last = await last_executed(mongod, self.id)
         if last > self.number:
             raise CommandError(
@@ -81,11 +76,7 @@ class CommandSession:
         return bool(last == self.number)
 
     async def record(self, mongod: Commands) -> None:
-        """Record on a majority that the command has been executed.
-
-        Raises:
-            CommandError: an error of mongod.
-        """
+        """Record on a majority that the command has been executed."""
         update = {"q": {"_id": "executed"}, "u": {"$inc": {"count": Int64(1)}}, "upsert": True}
         reply = await mongod.command(
             _CONFIG,

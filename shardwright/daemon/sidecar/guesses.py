@@ -13,7 +13,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 
 
 class Guesses:
-    """Delays the proofs of clients that have failed before."""
+    """Delays for the proofs of clients that have failed before."""
 
     def __init__(self) -> None:
         self._failed = FailedLogIns()

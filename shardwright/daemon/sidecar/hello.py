@@ -144,11 +144,7 @@ class HelloMirror:
         self._announce_change()
 
     def check_not_quiescing(self) -> None:
-        """Refuse a hello in quiesce mode, so that clients select another member.
-
-        Raises:
-            CommandError: ShutdownInProgress.
-        """
+        """Refuse a hello in quiesce mode (ShutdownInProgress), so that clients select another member."""
         if self._quiesce_ends is not None:
             left = max(0, int((self._quiesce_ends - trio.current_time()) * 1000))
             raise CommandError(

@@ -83,11 +83,7 @@ def is_internal(request: Request) -> bool:
 
 
 def refuse_hazardous_joins(request: Request) -> None:
-    """Refuse joins that would crash the mongod, also from users with all privileges.
-
-    Raises:
-        CommandError: 40413.
-    """
+    """Refuse joins that would crash the mongod (40413), also from users with all privileges."""
     if request.name in _WITH_PIPELINES:
         for document in _documents(request):
             refuse_repeated_join_fields(document)

@@ -1,4 +1,4 @@
-"""Translating the addresses of members in commands and replies. Pure functions.
+"""Translation of member addresses in commands and replies. Pure functions.
 
 Clients see each member at the address of its daemon, in hello and wherever else a mongod names members or itself. A
 tool that follows an address would otherwise bypass the daemon, or count the member twice. A client may send back a

@@ -62,11 +62,7 @@ def without_certificate(request: Request) -> Request:
 
 
 def without_any_certificate(request: Request) -> Request:
-    """Apply `without_certificate` for a daemon without access control, where no client authenticates with one.
-
-    Raises:
-        CommandError: AuthenticationFailed or MechanismUnavailable.
-    """
+    """Refuse log-ins by certificate without access control (AuthenticationFailed or MechanismUnavailable)."""
     if request.name == AUTHENTICATE:
         raise _not_here()
     return without_certificate(request)

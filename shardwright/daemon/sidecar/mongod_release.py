@@ -30,11 +30,7 @@ _RELEASES: Final[Mapping[int, str]] = {
 
 
 def release_refusal(hello: Mapping[str, Any]) -> str | None:
-    """Return the reason why a daemon cannot work with its mongod, and the remedy; None if it may be able to.
-
-    Args:
-        hello: the mongod's.
-    """
+    """Return the reason why a daemon cannot work with its mongod, and the remedy; None if it may be able to."""
     oldest, newest = _wire_versions(hello)
     if newest < _WIRE_VERSION_TRIED:
         return f"the mongod is of {_release(newest)}, and {TRIED} is needed; upgrade the mongod"
@@ -47,11 +43,7 @@ def release_refusal(hello: Mapping[str, Any]) -> str | None:
 
 
 def release_warning(hello: Mapping[str, Any]) -> str | None:
-    """Return a warning about a mongod of an untested release; None for a tested one.
-
-    Args:
-        hello: the mongod's.
-    """
+    """Return a warning about a mongod of an untested release; None for a tested one."""
     _, newest = _wire_versions(hello)
     if newest <= _WIRE_VERSION_TRIED:
         return None

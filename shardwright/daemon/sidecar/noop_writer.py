@@ -47,11 +47,7 @@ _BEGINNING: Final = (0, 0)
 
 
 class NoopWriter:
-    """Advances the oplog of this set to the times that clients wait for.
-
-    Args:
-        mirror: identifies the primary.
-    """
+    """The advance of this set's oplog to the times that clients wait for."""
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror) -> None:
         self._mongod = mongod
@@ -86,11 +82,7 @@ class NoopWriter:
         return Timestamp(*self._reached) if term is not None and term == self._term else None
 
     def note_reply(self, reply: bytes) -> None:
-        """Record the oplog time in the reply to a command that the mongod executed as primary.
-
-        Args:
-            reply: the frame; nothing is recorded unless it ends with ``operationTime``.
-        """
+        """Record the oplog time at the end of a reply frame, if any, from a command that mongod executed as primary."""
         at = len(reply) - _TIME_FROM_END
         if reply.startswith(_OPERATION_TIME, at - len(_OPERATION_TIME)):
             increment, seconds = _unpack_time(reply, at)

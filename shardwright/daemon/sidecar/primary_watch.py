@@ -45,11 +45,7 @@ _STEP_DOWN_SECONDS: Final = 0.2
 
 
 class PrimaryWatch:
-    """Watches the daemon of the primary, while that is another member.
-
-    Args:
-        mirror: supplies the primary and the daemons; shows an opinion to them.
-    """
+    """The watch on the daemon of the primary, while that is another member."""
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
         self._mongod = mongod

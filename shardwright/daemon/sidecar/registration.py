@@ -25,11 +25,7 @@ _COMPLETE_SECONDS: Final = 10.0
 
 
 class Registration:
-    """Keeps this daemon's document and the mirror's addresses current.
-
-    Args:
-        mirror: receives the addresses, and identifies the primary.
-    """
+    """The upkeep of this daemon's document and of the mirror's addresses."""
 
     def __init__(self, mongod: LocalMongod, mirror: HelloMirror, address: str) -> None:
         self._mongod = mongod

@@ -46,7 +46,7 @@ seconds_since_boot: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class RoleCertainty:
-    """Determines whether the role in the mirror is current, and whether the daemon's state belongs to it.
+    """The certainty that the role in the mirror is current, and that the daemon's state belongs to it.
 
     Methods that access mongod raise BackendError if it does not answer.
 
@@ -227,7 +227,7 @@ async def _wait_childless(nursery: trio.Nursery) -> None:
 
 
 class _TaskExits(trio.abc.Instrument):
-    """Reports that some task has ended; a nursery does not report the end of its last task before it is closed."""
+    """Ends of tasks; a nursery does not report the end of its last task before it is closed."""
 
     def __init__(self) -> None:
         self._exit = trio.Event()

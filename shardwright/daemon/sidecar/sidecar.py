@@ -155,11 +155,7 @@ class Sidecar:
         return self._noop_writer.acknowledged_time(self.term) if self.certainty.is_certain else None
 
     async def run(self, hooks: RoleHooks) -> None:
-        """Follow the mongod and its set until cancelled.
-
-        Args:
-            hooks: called at step-up and step-down.
-        """
+        """Follow the mongod and its set until cancelled, calling `hooks` at step-up and step-down."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_mongod)
             nursery.start_soon(self._registration.run)
@@ -168,11 +164,7 @@ class Sidecar:
             nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Step down in favour of another member if the mongod is primary, then begin quiesce mode, as a mongod does.
-
-        Args:
-            seconds: time for which running operations may continue afterwards; it also limits the hand-over.
-        """
+        """Step down in favour of another member if primary, both limited by `seconds`, then begin quiesce mode."""
         with trio.move_on_after(seconds):
             await hand_over(self.mirror, self.mongod, seconds)
         self.mirror.begin_quiesce(seconds)
@@ -262,7 +254,7 @@ class Sidecar:
 
 
 class _Absence:
-    """Logs that the mongod is absent, at once and then at growing intervals, and that it is back."""
+    """The log lines about an absent mongod, at once and then at growing intervals, and about its return."""
 
     def __init__(self) -> None:
         self._since: float | None = None

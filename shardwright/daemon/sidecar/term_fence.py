@@ -52,11 +52,7 @@ def term_of_task() -> int | None:
 
 
 def check_term(expected: int | None, found: int | None) -> None:
-    """Check that the expected term is still the current one.
-
-    Raises:
-        CommandError: InterruptedDueToReplStateChange.
-    """
+    """Check that the expected term is still the current one (InterruptedDueToReplStateChange)."""
     if expected != found:
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
@@ -95,7 +91,7 @@ class FencedMongod(Protocol):
 
 
 class TermFence:
-    """Makes the writes of a term fail in any later one.
+    """The fence that makes the writes of a term fail in any later one.
 
     Methods that access mongod raise BackendError if it does not answer.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _AnswerRelay(Relay):
-    """Forwards a long reply, unless ``may_begin`` objects when it starts to arrive or the client is leaving.
+    """The relay of a long reply, unless ``may_begin`` objects when it starts to arrive or the client is leaving.
 
     From then on the operation is no longer interrupted: a router that does not need the reply any more still reads it,
     because of the cursor in it.
@@ -54,11 +54,7 @@ class Upstream:
     def __init__(
         self, mongod: LocalMongod, client: ClientConnection, check_mongod: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Create it.
-
-        Args:
-            check_mongod: raises BackendError if the mongod must not serve any client.
-        """
+        """Create it; `check_mongod` raises BackendError if the mongod must not serve any client."""
         self._mongod = mongod
         self._client = client
         self._check_mongod = check_mongod
@@ -80,11 +76,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def open(self) -> None:
-        """Connect now, so that sending a request need not wait.
-
-        Raises:
-            BackendError: mongod could not be reached.
-        """
+        """Connect now, so that sending a request need not wait; BackendError if that fails."""
         await self._open()
 
     @may_run_in_reactor
@@ -134,11 +126,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def receive(self, begun: Begun, may_begin: Callable[[], bool] | None) -> bytes | None:
-        """Receive the reply to a request that was sent; errors as `forward`.
-
-        Args:
-            may_begin: as `pass_on`; None to receive the reply whole.
-        """
+        """Receive the reply to a request that was sent, whole without `may_begin`; else and errors as `pass_on`."""
         try:
             relay = None if may_begin is None else _AnswerRelay(self._client, may_begin)
             return await begun.connection.receive_answer(begun.frame, relay)

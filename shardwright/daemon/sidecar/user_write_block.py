@@ -127,7 +127,7 @@ class Phase(StrEnum):
 
 
 class Commands(Protocol):
-    """Runs commands on the primary mongod."""
+    """A runner of commands on the primary mongod."""
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply."""

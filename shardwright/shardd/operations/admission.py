@@ -159,7 +159,7 @@ class Entry:
 
 
 class Admission:
-    """Compares the versions of operations with the shard's metadata.
+    """The shard version check of operations, against the shard's metadata.
 
     Args:
         gate: closed until the critical sections of former primaries have been recovered.

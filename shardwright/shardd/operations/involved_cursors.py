@@ -38,11 +38,7 @@ StillOpen = Callable[[Collection[bytes]], Awaitable[set[bytes]]]
 
 
 class InvolvedCursors:
-    """The open cursors that read further namespaces.
-
-    Args:
-        still_open: returns the open ones among raw cursor ids (`OpenCursors.still_open`).
-    """
+    """The open cursors that read further namespaces; `still_open` is `OpenCursors.still_open`."""
 
     def __init__(self, admission: Admission, still_open: StillOpen) -> None:
         self._admission = admission

@@ -46,11 +46,7 @@ _NO_BATCH_SIZE: Final = bson.encode({})
 
 
 def is_writing(request: Request) -> bool:
-    """Whether a request is an ``aggregate`` that writes; an explain does not.
-
-    Raises:
-        CommandError: InvalidBSON.
-    """
+    """Whether a request is an ``aggregate`` that writes; an explain does not. May raise InvalidBSON."""
     if request.name != "aggregate" or not may_involve_others(request.body):
         return False
     span = request.fields.get(b"pipeline")
@@ -146,11 +142,7 @@ class InvolvedNamespace:
 
 @dataclass(frozen=True, slots=True)
 class Involvement:
-    """All further namespaces of an operation.
-
-    Attributes:
-        view_generation: the generation of the view definitions used to find them.
-    """
+    """All further namespaces of an operation, found with one generation of the view definitions."""
 
     namespaces: tuple[InvolvedNamespace, ...]
     view_generation: int
@@ -171,7 +163,7 @@ _NONE: Final[Mapping[str, Received]] = {}
 
 
 class InvolvementFinder:
-    """Finds the further namespaces of operations."""
+    """The search for the further namespaces of operations."""
 
     def __init__(
         self,

@@ -68,11 +68,7 @@ def write_of(request: Request) -> SessionWrite | None:
 
 
 def statement_ids(request: Request, count: int) -> list[int] | None:
-    """Return the id of each statement; None if the client's ids are inconsistent.
-
-    Args:
-        request: an ``insert``, ``update`` or ``delete``.
-    """
+    """Return the id of each statement of a batch; None if the client's ids are inconsistent."""
     explicit, first = request.get(b"stmtIds"), request.get(b"stmtId")
     if explicit is None:
         return list(range(first or 0, (first or 0) + count)) if isinstance(first, int | None) else None
@@ -206,11 +202,7 @@ async def _has_newer_write(mongod: LocalMongod, write: SessionWrite) -> bool:
 
 
 def _check_complete(write: SessionWrite, executed: Mapping[int, ExecutedStatement]) -> None:
-    """Refuse to execute unknown statements if the history is incomplete.
-
-    Raises:
-        CommandError: IncompleteTransactionHistory.
-    """
+    """Refuse to execute unknown statements if the history is incomplete (IncompleteTransactionHistory)."""
     if INCOMPLETE_HISTORY in executed:
         raise CommandError(
             ErrorCode.IncompleteTransactionHistory,

@@ -135,11 +135,7 @@ async def drop_indexes(operation: ShardedOperation) -> bytes | None:
 
 @may_run_in_reactor
 async def convert_to_capped(operation: ShardedOperation) -> bytes | None:
-    """Refuse, because capped collections cannot be sharded.
-
-    Raises:
-        CommandError: IllegalOperation.
-    """
+    """Refuse with IllegalOperation, because capped collections cannot be sharded."""
     raise CommandError(ErrorCode.IllegalOperation, "You can't convertToCapped a sharded collection")
 
 
@@ -176,11 +172,7 @@ _DROPPED_ALL: Final = "non-_id indexes and non-shard key indexes dropped for col
 
 
 def check_not_resharding(state: NamespaceState) -> None:
-    """Refuse to change indexes during resharding, because the new collection was created with the present ones.
-
-    Raises:
-        CommandError: ReshardCollectionInProgress.
-    """
+    """Refuse to change indexes during resharding, which has copied them already (ReshardCollectionInProgress)."""
     if state.is_resharding:
         raise CommandError(
             ErrorCode.ReshardCollectionInProgress, f"reshardCollection is in progress for {state.namespace}"
@@ -188,11 +180,7 @@ def check_not_resharding(state: NamespaceState) -> None:
 
 
 def check_created_indexes(request: Request, table: RoutingTable) -> None:
-    """Refuse unique indexes whose uniqueness a shard cannot enforce by itself.
-
-    Raises:
-        CommandError: CannotCreateIndex.
-    """
+    """Refuse unique indexes whose uniqueness a shard cannot enforce by itself (CannotCreateIndex)."""
     for specification in request.documents(b"indexes"):
         index = decode_document(specification)
         key = index.get("key")
@@ -209,11 +197,7 @@ def check_created_indexes(request: Request, table: RoutingTable) -> None:
 async def check_dropped_indexes(
     upstream: TermExchange, request: Request, namespace: Namespace, table: RoutingTable
 ) -> None:
-    """Refuse to drop the last index that supports the shard key.
-
-    Raises:
-        CommandError: CannotDropShardKeyIndex.
-    """
+    """Refuse to drop the last index that supports the shard key (CannotDropShardKeyIndex)."""
     dropped = request.get(b"index")
     names = dropped if isinstance(dropped, list) else [dropped]
     indexes = await _indexes(upstream, namespace)
@@ -383,11 +367,7 @@ REFUSED_DURING_MOVES: Final = frozenset({"create", "createIndexes"})
 
 
 def check_not_moving(context: ShardContext, request: Request) -> None:
-    """Refuse one of `REFUSED_DURING_MOVES` while its database is being moved.
-
-    Raises:
-        CommandError: MovePrimaryInProgress.
-    """
+    """Refuse one of `REFUSED_DURING_MOVES` while its database is being moved (MovePrimaryInProgress)."""
     database = context.databases.find(request.db)
     if database is None or not database.is_moving:
         return

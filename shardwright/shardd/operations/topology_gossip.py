@@ -1,4 +1,4 @@
-"""Reports to routers that a shard was added or removed since they read the shard list.
+"""Gossip to routers that a shard was added or removed since they read the shard list.
 
 A statement that may concern any shard is sent to all of them without a version check. A router with an old list would
 omit a new shard, which may have received part of the collection since. The donor of that part knows the new shard. Its

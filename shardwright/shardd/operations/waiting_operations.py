@@ -77,11 +77,7 @@ class WaitingOperations:
             raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit")
 
     def operations(self, address: str) -> list[dict[str, Any]]:
-        """List the operations that have waited longest, as ``currentOp`` entries.
-
-        Args:
-            address: ``host:port`` of this daemon.
-        """
+        """List the operations that have waited longest, as ``currentOp`` entries of the daemon at `address`."""
         return [_entry(each, address) for each in islice(self._waiting.values(), _SHOWN_MAX)]
 
     def kill(self, opid: int) -> bool:

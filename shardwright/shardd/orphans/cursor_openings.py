@@ -93,11 +93,7 @@ def may_match(request: Request, unowned: OwnershipFilter) -> bool:
 
 
 def results_max_of(request: Request, pattern: ShardKeyPattern) -> int | None:
-    """Return the maximum number of documents that a ``find`` or an ``aggregate`` returns; None without a limit.
-
-    Args:
-        request: a command that may need the filter, according to `opening_of`.
-    """
+    """Return the maximum number of results of a command that `opening_of` may filter; None without a limit."""
     if request.name == "find":
         return _integer(request.body, request.fields.get(b"limit")) or None
     stages, _ = _deciding_stages(request.body, request.fields[b"pipeline"])

@@ -254,11 +254,7 @@ class FencedCursor:
         return self.kept is not None or self.ended is not None
 
     def check_not_ended(self) -> None:
-        """Refuse further reads if the cursor was ended.
-
-        Raises:
-            CommandError: QueryPlanKilled.
-        """
+        """Refuse further reads of an ended cursor (QueryPlanKilled)."""
         if self.ended is not None:
             raise CommandError(
                 ErrorCode.QueryPlanKilled,

@@ -60,22 +60,14 @@ def shows_queries(request: Request) -> bool:
 
 
 def without_filters(frame: bytes | None) -> bytes | None:
-    """Return a reply frame without filters.
-
-    Raises:
-        InvalidBSONError: the reply is malformed.
-    """
+    """Return a reply frame without filters; InvalidBSONError if it is malformed."""
     if frame is None or not _is_marked(frame):
         return frame
     return with_body(frame, document_without_filters(response_body(frame)))
 
 
 def document_without_filters(document: bytes) -> bytes:
-    """Return a raw document without filters.
-
-    Raises:
-        InvalidBSONError: the document is malformed.
-    """
+    """Return a raw document without filters; InvalidBSONError if it is malformed."""
     return _cleaned(document) or EMPTY_DOCUMENT
 
 

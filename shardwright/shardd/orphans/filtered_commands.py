@@ -1,4 +1,4 @@
-"""Adds the ownership filter to the queries of commands, so that they neither read nor change orphans.
+"""The ownership filter in the queries of commands, which makes them ignore orphans.
 
 Documents are not decoded; the command is copied with longer queries. Statements and commands whose query is pinned to
 one owned shard key are left unchanged.

@@ -1,4 +1,4 @@
-"""Adds the ownership filter to queries and pipelines, and hides migrations from change streams.
+"""The ownership filter in queries and pipelines, and hiding migrations from change streams.
 
 The stages that read the collection's documents, and those that must come first, are as in mongod 6.0.
 
@@ -67,11 +67,7 @@ def filtered_query(query: bytes, ownership: OwnershipFilter, collation: Collatio
 def with_filtered_query(
     document: bytes, name: bytes, ownership: OwnershipFilter, collation: Collation, *, may_be_null: bool = False
 ) -> bytes:
-    """Return a command, statement or stage with the filter in its query, which may be absent.
-
-    Args:
-        may_be_null: whether mongod accepts null in place of a query.
-    """
+    """Return a command, statement or stage with the filter in its query, which may be absent or, if allowed, null."""
     span = find(document, name)
     if span is None or (may_be_null and span[0] == NULL):
         query = element(name, OBJECT, filtered_query(EMPTY_DOCUMENT, ownership, collation))
@@ -101,11 +97,7 @@ _READ_NO_DOCUMENTS: Final = frozenset(
 
 
 def filtered_pipeline(pipeline: bytes, ownership: OwnershipFilter, collation: Collation) -> bytes:
-    """Return a pipeline with a filter against orphans.
-
-    Args:
-        pipeline: a raw array.
-    """
+    """Return a pipeline, a raw array, with a filter against orphans."""
     stages = _stages(pipeline)
     if not stages:
         return _pipeline([_match(ownership.query(collation))])

@@ -34,11 +34,7 @@ SETTLE_SECONDS_MAX: Final = 0.02
 
 
 class CursorsInUse:
-    """The cursors from which a batch is being read, by raw cursor id.
-
-    Attributes:
-        is_held: whether new ``getMore`` commands must call `wait_released` first.
-    """
+    """The cursors from which a batch is being read, by raw cursor id. While `is_held`, new batches must wait."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -131,7 +127,7 @@ class OpenCursor(NamedTuple):
 
 
 class Moment:
-    """Separates the cursors on one collection that are open now from cursors opened later.
+    """A moment that separates the cursors on one collection that are open now from cursors opened later.
 
     The first complete listing decides. The clock may have been set back since a cursor was opened.
 
@@ -347,11 +343,7 @@ class InheritedCursors:
         self._gone.set()
 
     async def wait_gone(self, request: Request) -> None:
-        """Wait until all inherited cursors have ended, before a ``getMore`` is forwarded.
-
-        Raises:
-            CommandError: CursorNotFound, they could not be ended in time.
-        """
+        """Wait until all inherited cursors have ended, before a ``getMore``; CursorNotFound if that takes too long."""
         with trio.move_on_after(WAIT_SECONDS_MAX):
             await self._gone.wait()
             return

@@ -179,7 +179,7 @@ COMPLETE_KEY_VARIABLE: Final = "ownedShardKeyOnly"
 
 
 class OwnershipFilter:
-    """Identifies the orphans of a collection, here and as a query.
+    """A filter for the orphans of a collection, applied here or as a query.
 
     Args:
         ranges: the ranges that may hold orphans, sorted, without overlap.
@@ -219,11 +219,7 @@ class OwnershipFilter:
         return position >= 0 and low < self.ranges[position].max_key
 
     def merged_with(self, later: "OwnershipFilter") -> "OwnershipFilter":
-        """Return a filter for the ranges of both, merged; this one if it already contains all of them.
-
-        Args:
-            later: another filter of the same collection. Its shard key may refine this filter's.
-        """
+        """Merge in the ranges of a later filter, whose shard key may refine this one's; itself if it has them all."""
         own = self.ranges
         if later.pattern.document != self.pattern.document:
             own = tuple(extended(each.min, each.max, later.pattern) for each in own)

@@ -43,11 +43,7 @@ class KeyRange:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "KeyRange":
-        """Read ``{min, max}``.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read ``{min, max}``; CommandError with NoSuchKey or TypeMismatch."""
         return cls(*(encode_document(required(document, bound, Mapping)) for bound in ("min", "max")))
 
     def to_document(self) -> dict[str, Any]:
@@ -83,11 +79,7 @@ class RangeDeletionTask:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "RangeDeletionTask":
-        """Read a document of the collection.
-
-        Raises:
-            CommandError: NoSuchKey or TypeMismatch.
-        """
+        """Read a document of the collection; CommandError with NoSuchKey or TypeMismatch."""
         return cls(
             id=required_uuid(document, "_id"),
             namespace=required(document, "nss", str),
@@ -157,11 +149,7 @@ class RangeDeletionTasks:
 
 
 def range_of(task: RangeDeletionTask, pattern: ShardKeyPattern) -> ChunkRange:
-    """Return the range of a range deletion, with encoded keys for comparisons.
-
-    Args:
-        task: the range deletion. If the shard key was refined since, its bounds lack the added fields.
-    """
+    """Return the range of a task, with encoded keys; its bounds may lack fields that refined the shard key since."""
     return extended(task.range.min, task.range.max, pattern)
 
 

@@ -42,11 +42,7 @@ class KnownDeletion:
         self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Wait until the range is deleted or removed.
-
-        Raises:
-            CommandError: the error that prevents it for now.
-        """
+        """Wait until the range is deleted or removed, or raise the error that prevents it for now."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -135,11 +131,7 @@ class KnownDeletions:
         *,
         ignoring: UUID | None = None,
     ) -> None:
-        """Wait until no registered range overlaps the given one.
-
-        Raises:
-            CommandError: the deletion of an overlapping range has failed for now.
-        """
+        """Wait until no registered range overlaps the given one, or raise the error that prevents it for now."""
         while True:
             overlapping = [
                 each
@@ -155,21 +147,13 @@ class KnownDeletions:
             await overlapping[0].wait_ended()
 
     async def wait_deleted(self, migration_id: UUID) -> None:
-        """Wait until a migration's range is deleted or removed; return at once if there is none.
-
-        Raises:
-            CommandError: the deletion has failed for now.
-        """
+        """Wait until a migration's range, if any, is deleted or removed; errors as `KnownDeletion.wait_ended`."""
         known = self._all.get(migration_id)
         if known is not None:
             await known.wait_ended()
 
     async def wait_all_deleted(self, namespace: str) -> None:
-        """Wait until all ranges of a collection that may be deleted are gone, for ``cleanupOrphaned``.
-
-        Raises:
-            CommandError: one of the deletions has failed for now.
-        """
+        """Wait until all deletable ranges are gone, for ``cleanupOrphaned``; errors as `KnownDeletion.wait_ended`."""
         for each in [each for each in self._all.values() if each.task.namespace == namespace]:
             if not each.task.pending:
                 await each.wait_ended()

@@ -34,11 +34,7 @@ WRITES_SECONDS_MAX: Final = 10.0
 
 
 async def hide_from_older_readers(state: NamespaceState, cursors: FencedCursors, hidden: OwnershipFilter) -> None:
-    """Hide documents written to some ranges after this returns from all running operations on a collection.
-
-    Raises:
-        CommandError: LockTimeout, an older write is still running.
-    """
+    """Hide later writes to some ranges from all running operations; LockTimeout if an older write does not end."""
     with trio.move_on_after(READS_SECONDS_MAX):
         await state.wait_earlier_operations()
     with trio.move_on_after(WRITES_SECONDS_MAX) as patience:

@@ -42,7 +42,7 @@ _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDM
 
 
 class RangeDeleter:
-    """Deletes the ranges of one shard, a batch at a time.
+    """Deletion of one shard's ranges, a batch at a time.
 
     Args:
         sessions: the reserved sessions in which documents are deleted.
@@ -152,11 +152,7 @@ class RangeDeleter:
         )
 
     async def _delete_documents(self, task: RangeDeletionTask) -> None:
-        """Delete all documents of the range and wait until a majority has done so.
-
-        Raises:
-            OwnedRangeError: according to the config servers, this shard owns part of it.
-        """
+        """Delete all documents of the range on a majority; OwnedRangeError if this shard owns part of it."""
         context, total = self._context, 0
         table = await self.authoritative_table(task)
         if table is None:

@@ -63,11 +63,7 @@ class RangeDeletions:
     # Terms
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Load the persisted range deletions, and start the ready ones.
-
-        Raises:
-            CommandError: they cannot be read.
-        """
+        """Load the persisted range deletions, and start the ready ones."""
         await self._store.prepare()
         await self.reload()
         self._nursery = nursery
@@ -149,11 +145,7 @@ class RangeDeletions:
                 self.known.adopt(replace(deletion.task, namespace=target))
 
     async def add_orphan_count(self, migration_id: UUID, count: int) -> None:
-        """Add to the recorded number of orphans of a range; a negative number subtracts.
-
-        Raises:
-            CommandError: the change could not be persisted.
-        """
+        """Add to the recorded number of orphans of a range; a negative number subtracts."""
         await self._store.add_orphans(migration_id, count)
         self.known.add_orphans(migration_id, count)
 
@@ -164,11 +156,7 @@ class RangeDeletions:
         return await self._store.load_at(namespace, time)
 
     async def reload(self) -> None:
-        """Replace the range deletions by the tasks persisted on the local mongod.
-
-        Raises:
-            CommandError: they cannot be read.
-        """
+        """Replace the range deletions by the tasks persisted on the local mongod."""
         self.known.replace(await self._store.load())
 
     async def observe_gap(self) -> None:

@@ -18,7 +18,7 @@ _CONFIG: Final = "config"
 
 
 class RangeDeletionStore:
-    """Reads and writes the tasks of range deletions.
+    """The persisted tasks of range deletions.
 
     Methods raise CommandError if mongod refuses, and BackendError if it does not answer. Writes other than
     `add_orphans` wait for a majority.
@@ -34,11 +34,7 @@ class RangeDeletionStore:
         await self._mongod.command(_CONFIG, {"createIndexes": RANGE_DELETIONS, "indexes": indexes})
 
     async def load(self) -> list[RangeDeletionTask]:
-        """Return all tasks on the local mongod, whatever its role.
-
-        Raises:
-            CommandError: a document is malformed.
-        """
+        """Return all tasks on the local mongod, whatever its role; CommandError if one is malformed."""
         documents = await self._documents.all(may_be_secondary=True)
         return [RangeDeletionTask.from_document(document) for document in documents]
 

@@ -130,11 +130,7 @@ class DonorSource:
 
 
 async def read_ownership(context: ShardContext, participation: Participation) -> tuple[RoutingTable, Ownership]:
-    """Read the routing table by the present key, and the owners before and after.
-
-    Raises:
-        CommandError: NoSuchReshardCollection, the catalog does not have this operation any more.
-    """
+    """Read the routing table by the present key and both owners; NoSuchReshardCollection if the operation is gone."""
     source = await _read_table(context, participation.namespace, participation.source_uuid)
     target = await _read_table(context, participation.temporary, participation.id)
     return source, Ownership(source, target)
@@ -259,11 +255,7 @@ class ReshardingDonor:
     async def open_source(
         self, recipient: str, session_id: str, position: Timestamp | None, from_key: bytes | None
     ) -> Timestamp:
-        """Open the source of a recipient, replacing a former one; return the time after which changes are followed.
-
-        Raises:
-            CommandError: see `CloneSource.start`.
-        """
+        """Open a recipient's source; return the time after which it follows changes. Errors as `CloneSource.start`."""
         former = self._sources.pop(recipient, None)
         if former is not None:
             former.close()
@@ -278,11 +270,7 @@ class ReshardingDonor:
         return followed
 
     def source(self, recipient: str, session_id: str) -> DonorSource:
-        """Return the source of a recipient.
-
-        Raises:
-            CommandError: NotYetInitialized, it must be opened again.
-        """
+        """Return the source of a recipient; NotYetInitialized if it must be opened again."""
         source = self._sources.get(recipient)
         if source is None or source.session_id != session_id:
             raise CommandError(ErrorCode.NotYetInitialized, "The source of this resharding session is not open")

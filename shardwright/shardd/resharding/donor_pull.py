@@ -50,7 +50,7 @@ _HISTORY_POLL_SECONDS: Final = 0.25
 class ReshardingHistory:
     """Session migration from one donor; a new session starts from the beginning.
 
-    Methods that access mongod raise BackendError if it does not answer.
+    Methods raise CommandError if the donor or the local mongod refuses, and BackendError if the latter does not answer.
     """
 
     def __init__(self, table: HistoryTable, participation: Participation) -> None:
@@ -61,21 +61,13 @@ class ReshardingHistory:
         self._pulling = trio.Lock()
 
     async def follow(self, connection: DonorConnection, recipient: str, session_id: str) -> None:
-        """Pull until cancelled.
-
-        Raises:
-            CommandError: the donor, or the local mongod, refused.
-        """
+        """Pull until cancelled, or until the donor or the local mongod refuses."""
         while True:
             await self.drain(connection, recipient, session_id)
             await trio.sleep(_HISTORY_POLL_SECONDS)
 
     async def drain(self, connection: DonorConnection, recipient: str, session_id: str) -> None:
-        """Pull everything that the donor has now, and wait until a majority of this shard has it.
-
-        Raises:
-            CommandError: the donor, or the local mongod, refused.
-        """
+        """Pull everything that the donor has now, and wait until a majority of this shard has it."""
         async with self._pulling:
             if session_id != self._session_id:
                 self._session_id, self._number = session_id, 0

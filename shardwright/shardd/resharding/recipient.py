@@ -83,11 +83,7 @@ async def drop_source(context: ShardContext, participation: Participation) -> No
 
 
 async def replace_source(context: ShardContext, participation: Participation) -> None:
-    """Rename the assembled collection over the former one. May be repeated.
-
-    Raises:
-        CommandError: NamespaceNotFound, the assembled collection is missing.
-    """
+    """Rename the assembled collection over the former one; NamespaceNotFound without it. May be repeated."""
     namespace, temporary, mongod = participation.namespace, participation.temporary, context.mongod
     present = await local_collections.describe(mongod, namespace)
     if present is not None and present.uuid == participation.id:
@@ -179,11 +175,7 @@ class ReshardingRecipient:
         await self._ended.wait()
 
     async def wait_state(self, wanted: RecipientState, seconds_max: float) -> bool:
-        """Wait a limited time for a state; return whether it is reached.
-
-        Raises:
-            CommandError: the error with which receiving has failed.
-        """
+        """Wait a limited time for a state; return whether it is reached. Raises the error of a failed recipient."""
         with trio.move_on_after(seconds_max):
             while not has_reached(self.state, wanted) and self.state is not RecipientState.ERROR:
                 await self._changed.park()
@@ -191,11 +183,7 @@ class ReshardingRecipient:
         return has_reached(self.state, wanted)
 
     def check(self) -> None:
-        """Check that receiving has not failed.
-
-        Raises:
-            CommandError: the error with which it has failed.
-        """
+        """Raise the error with which receiving has failed, if any."""
         if (error := self.part.operation.error) is not None:
             raise error
 

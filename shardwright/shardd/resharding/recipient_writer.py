@@ -89,7 +89,7 @@ _VALUE_AT: Final = 5
 
 
 class RecipientWriter:
-    """Writes the documents of all donors, one batch at a time, because each batch depends on the existing documents.
+    """The writer of all donors' documents, one batch at a time, because each depends on the existing documents.
 
     Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 
@@ -141,11 +141,7 @@ class RecipientWriter:
             await self._execute(parts[-1] if parts else [], progress)
 
     async def check_no_conflict(self) -> None:
-        """Check that no two documents have the same ``_id``.
-
-        Raises:
-            CommandError: 5356800, two documents have the same ``_id``.
-        """
+        """Refuse two documents with the same ``_id`` (5356800)."""
         for donor in sorted(self._used_stashes):
             if not await local_collections.is_empty(self._mongod, self._stashes[donor]):
                 raise CommandError(STASH_NOT_EMPTY, f"Documents of shard {donor} have the same _id as another shard's")

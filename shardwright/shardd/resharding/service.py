@@ -46,7 +46,7 @@ logger = get_logger("shardd.resharding")
 class ReshardingService:
     """The donors and recipients of this shard's resharding operations.
 
-    Methods that access mongod raise BackendError if it does not answer.
+    Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
 
     Attributes:
         statistics: totals over all operations of this daemon.
@@ -69,11 +69,7 @@ class ReshardingService:
         return self._term_nursery
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Resume the former primary's operations; critical sections are held when this returns.
-
-        Raises:
-            CommandError: the persisted state cannot be read.
-        """
+        """Resume the former primary's operations; critical sections are held when this returns."""
         self.end_term()
         donors, recipients = await self._as_donor.all(), await self._as_recipient.all()
         for operation in (*donors, *recipients):
@@ -96,11 +92,7 @@ class ReshardingService:
     # Commands of the coordinator
 
     async def donate(self, participation: Participation) -> ReshardingDonor:
-        """Take part as a donor, if this shard does not yet.
-
-        Raises:
-            CommandError: NoSuchReshardCollection, the operation has ended; mongod refuses.
-        """
+        """Take part as a donor, if this shard does not yet; NoSuchReshardCollection if the operation has ended."""
         async with self._changing(participation.id):
             if participation.id not in self.donors:
                 await self._check_undecided(participation.id)
@@ -122,11 +114,7 @@ class ReshardingService:
             return self.recipients[participation.id]
 
     async def hold(self, participation: Participation) -> None:
-        """Block reads and writes until commit or abort.
-
-        Raises:
-            CommandError: NoSuchReshardCollection, this shard does not take part; mongod refuses.
-        """
+        """Block reads and writes until commit or abort; NoSuchReshardCollection if this shard does not take part."""
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_HOLD)
         async with self._changing(participation.id):
             parts = self._parts(participation.id)
@@ -138,11 +126,7 @@ class ReshardingService:
             await ReshardingSection(self._context, participation).block_all()
 
     async def commit(self, participation: Participation) -> None:
-        """Replace the former collection by the new one, and unblock operations.
-
-        Raises:
-            CommandError: mongod refuses, or the catalog cannot be read.
-        """
+        """Replace the former collection by the new one, and unblock operations; needs the catalog."""
         async with self._changing(participation.id):
             if not self._parts(participation.id):
                 return
@@ -175,11 +159,7 @@ class ReshardingService:
             self.statistics.end(is_success=False, is_canceled=is_canceled)
 
     def donor(self, operation_id: UUID) -> ReshardingDonor:
-        """Return the donor of an operation.
-
-        Raises:
-            CommandError: NotYetInitialized, this shard is not (yet) a donor of it.
-        """
+        """Return the donor of an operation; NotYetInitialized if this shard is not (yet) one."""
         if operation_id not in self.donors:
             raise CommandError(ErrorCode.NotYetInitialized, f"Not a donor of the resharding operation {operation_id}")
         return self.donors[operation_id]
@@ -228,11 +208,7 @@ class ReshardingService:
             self.donors[operation_id].close()
 
     async def _check_undecided(self, operation_id: UUID) -> None:
-        """Check that the operation is in progress, because a delayed command must not start anything.
-
-        Raises:
-            CommandError: NoSuchReshardCollection, it has been decided.
-        """
+        """Refuse a delayed command for a decided operation, which must not start anything (NoSuchReshardCollection)."""
         found = await (await self._context.catalog()).find(
             "reshardingOperations", {"_id": Binary.from_uuid(operation_id), "state": {"$nin": sorted(DECIDED)}}
         )

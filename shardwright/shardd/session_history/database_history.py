@@ -20,7 +20,7 @@ _UUID_AT = 5
 
 
 class DatabaseHistoryReader(HistoryReader):
-    """Reads entries for the move of a database.
+    """A reader of oplog entries for the move of a database.
 
     The copies have other UUIDs, under which the recipient must find the statements.
 

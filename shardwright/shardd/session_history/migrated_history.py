@@ -204,9 +204,9 @@ _POLL_SECONDS: Final = 0.25
 
 
 class HistoryPull:
-    """Transfers the session history to this shard's table during one attempt.
+    """The transfer of the session history to this shard's table during one attempt.
 
-    Methods that access mongod raise BackendError if it does not answer.
+    Methods raise CommandError if the donor or the local mongod refuses, and BackendError if the latter does not answer.
 
     Args:
         ask: runs an idempotent command on the donor, given a database and the command; returns the raw body of the
@@ -224,11 +224,7 @@ class HistoryPull:
         self._pulling = trio.Lock()
 
     async def follow(self) -> None:
-        """Pull until cancelled, which is safe at any point.
-
-        Raises:
-            CommandError: the donor, or the local mongod, refused.
-        """
+        """Pull until cancelled, which is safe at any point, or until the donor or the local mongod refuses."""
         while True:
             await self.drain()
             await trio.sleep(_POLL_SECONDS)

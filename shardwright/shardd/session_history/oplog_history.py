@@ -92,7 +92,7 @@ class HistoryEntry(NamedTuple):
 
 
 class HistoryReader:
-    """Reads oplog entries for a migration.
+    """A reader of oplog entries for a migration.
 
     A retry names its collection, so statements are selected by name. Resharding keeps the name, but not the UUID.
 

@@ -78,11 +78,7 @@ NOBODY: Final = _UID_BEGINS + sha256(b"").digest()
 
 
 class SessionWrite(NamedTuple):
-    """One retryable write or transaction of a session.
-
-    Attributes:
-        lsid: the session, a raw document ``{id, uid}`` as in ``config.transactions``.
-    """
+    """A retryable write or transaction of a session, whose `lsid` is a raw document as in ``config.transactions``."""
 
     lsid: bytes
     txn_number: int

@@ -55,11 +55,7 @@ class KeyChange:
             self._check_changed(preview.before, preview.after, new_key)
 
     def check_change_allowed(self) -> None:
-        """Refuse a change of the shard key, whatever the new key, unless MongoDB allows it.
-
-        Raises:
-            CommandError: 31025, InvalidOptions, IllegalOperation.
-        """
+        """Refuse any change of the shard key unless MongoDB allows it (31025, InvalidOptions, IllegalOperation)."""
         if exact_shard_key(self.query, self.table.key_pattern) is None:
             raise CommandError(
                 FULL_KEY_MISSING, "Shard key update is not allowed without specifying the full shard key in the query"
@@ -182,11 +178,7 @@ def names_no_part(document: bytes, update: Span, pattern: ShardKeyPattern) -> bo
 
 
 def _required_key(query: bytes, pattern: ShardKeyPattern, *, is_collated: bool) -> bytes | None:
-    """Return the shard key of all documents that match a query; None if their shard keys may differ.
-
-    Raises:
-        CommandError: Overflow, a value is nested too deeply.
-    """
+    """Return the shard key that all matching documents share, or None; Overflow if a value is nested too deeply."""
     key = exact_shard_key(query, pattern)
     if key is None or (is_collated and uncollated_field(pattern, key) is not None):
         return None

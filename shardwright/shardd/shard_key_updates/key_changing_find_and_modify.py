@@ -48,11 +48,7 @@ _MODIFYING = (b"sort", b"upsert", b"collation", b"arrayFilters", b"hint", b"let"
 
 
 async def key_changing_find_and_modify(changing: KeyChangingRequest) -> bytes:
-    """Execute a ``findAndModify`` as previewed; return the reply frame.
-
-    Raises:
-        CommandError: the change is not allowed, or fails.
-    """
+    """Execute a ``findAndModify`` as previewed; return the reply frame. CommandError if refused or failed."""
     try:
         return await _execute(changing)
     except CommandError as error:
@@ -115,11 +111,7 @@ async def _remembered(changing: KeyChangingRequest, body: bytes) -> bytes | None
 
 
 async def _in_transaction(changing: KeyChangingRequest, body: bytes, request_id: int) -> bytes:
-    """Execute the request as part of a client's transaction; return the reply frame.
-
-    Raises:
-        CommandError: the change is not allowed, or fails.
-    """
+    """Execute the request in a client's transaction; return the reply frame. CommandError if refused or failed."""
     request, steps = changing.request, TransactionSteps(changing)
     query = request.raw_object(b"query") or EMPTY_DOCUMENT
     collated = changing.is_collated(request.body, request.fields)

@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 
 
 class OvertakenTest(Protocol[Reply]):
-    """Tests a reply for an intervening write (see `shardd.shard_key_updates.previewed_updates`)."""
+    """A test of a reply for an intervening write (see `shardd.shard_key_updates.previewed_updates`)."""
 
     def __call__(self, preview: Preview, reply: Reply, /, *, is_last: bool) -> bool: ...
 
@@ -113,11 +113,7 @@ class KeyChangingRequest:
         await self.exchange(body, next_request_id())
 
     async def exchange(self, body: bytes, request_id: int) -> bytes:
-        """Return mongod's reply frame to a command on the client's connection.
-
-        Raises:
-            CommandError: BSONObjectTooLarge, the command is too large.
-        """
+        """Return mongod's reply frame to a command on the client's connection; BSONObjectTooLarge if too long."""
         check_size(len(body))
         frame = await self.upstream.forward(op_msg(body, request_id=request_id), 0)
         assert frame is not None

@@ -40,7 +40,7 @@ _TIMES: Final = ("$clusterTime", "operationTime")
 
 
 class MergedUpdateReply:
-    """Merges the replies to single statements."""
+    """A reply merged from the replies to single statements."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ class _WholeCommandError(CommandError):
 
 
 class KeyChangingUpdates:
-    """Executes the statements of one ``update``."""
+    """The execution of the statements of one ``update``."""
 
     def __init__(self, changing: KeyChangingRequest) -> None:
         self._changing = changing
@@ -114,11 +114,7 @@ class KeyChangingUpdates:
         self._has_own_ids = not self._request.fields.keys().isdisjoint(_IDS)
 
     async def run(self) -> bytes:
-        """Execute the statements one after the other; return the reply frame.
-
-        Raises:
-            CommandError: mongod's error for the command as a whole.
-        """
+        """Execute the statements one after the other; return the reply frame, or raise the whole command's error."""
         self._may_be_repeated = self._steps is None and await self._changing.has_begun()
         statements = self._request.documents(b"updates")
         first_statement_id = int(self._request.get(b"stmtId", 0))
@@ -147,11 +143,7 @@ class KeyChangingUpdates:
         return reply_document(self._request.message.request_id, merged.document())
 
     async def _update(self, statement: UpdateStatement, statement_id: int) -> dict[str, Any]:
-        """Execute one statement; return the reply to it alone.
-
-        Raises:
-            CommandError: the change is not allowed, or fails.
-        """
+        """Execute one statement; return the reply to it alone. CommandError if refused or failed."""
         changing, raw = self._changing, statement.raw
         collated = changing.is_collated(raw, statement.fields)
         modification = statement.fields[b"u"]
@@ -267,11 +259,7 @@ class KeyChangingUpdates:
         return total
 
     async def _forward(self, statement: Mapping[str, Any], statement_id: int) -> dict[str, Any]:
-        """Execute one statement on mongod as part of the client's request.
-
-        Raises:
-            _WholeCommandError: the command failed as a whole.
-        """
+        """Execute one statement on mongod as part of the client's request; errors as `_checked`."""
         return _checked(decode_document(await self._exchange(statement, statement_id)))
 
     async def _exchange(self, statement: Mapping[str, Any], statement_id: int) -> bytes:
@@ -287,11 +275,7 @@ class KeyChangingUpdates:
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """Check the reply to one statement.
-
-    Raises:
-        _WholeCommandError: the command failed as a whole.
-    """
+    """Return the reply to one statement; raise _WholeCommandError if the command failed as a whole."""
     if not reply.get("ok"):
         raise _WholeCommandError.from_reply(reply)
     return reply

@@ -47,11 +47,7 @@ class Preview:
 
 
 class UpdateStatement:
-    """A statement of an ``update``.
-
-    Raises:
-        CommandError: 40414 or TypeMismatch, it has no ``q``.
-    """
+    """A statement of an ``update``; CommandError with 40414 or TypeMismatch without a valid ``q``."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -161,11 +157,7 @@ _OF_THE_QUERY: Final = frozenset({b"query", b"sort", b"hint", b"update", b"array
 
 
 def previewed_statement(statement: bytes, query: bytes, preview: Preview, *, is_collated: bool) -> Mapping[str, Any]:
-    """Return the statement of an ``update`` with the previewed effect.
-
-    Args:
-        is_collated: whether a collation other than the simple one is in force.
-    """
+    """Return the statement of an ``update`` with the previewed effect, under the simple or another collation."""
     if preview.before is not None:
         made = _with_previewed_result(statement, b"u", preview.after)
         narrowed = element(b"q", OBJECT, only_if_unchanged(query, preview.before, is_collated=is_collated))

@@ -52,11 +52,7 @@ _ADMIN: Final = "admin"
 
 
 class _Session:
-    """A session for one transaction at a time.
-
-    Attributes:
-        number: the transaction number of its last transaction.
-    """
+    """A session for one transaction at a time, with the transaction number of its last one."""
 
     def __init__(self, session_id: Binary, number: int = 0) -> None:
         self.id = session_id
@@ -81,10 +77,9 @@ class PreviewTransaction:
         self._is_known = True
 
     async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
-        """Run a statement; return the raw reply. It may write though writes are blocked, because it is never committed.
+        """Run a statement and return the raw reply, or raise its error.
 
-        Raises:
-            CommandError: the statement failed.
+        Never committed, it may write despite blocks.
         """
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun, self._is_known = True, False

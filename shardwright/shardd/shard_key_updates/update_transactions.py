@@ -65,7 +65,7 @@ _NO_HISTORY: Final = -1
 
 
 class TransactionSteps:
-    """The commands of one request."""
+    """The commands of one request, which raise CommandError if the transaction conflicts with others."""
 
     def __init__(self, changing: KeyChangingRequest) -> None:
         self._changing = changing
@@ -99,11 +99,7 @@ class TransactionSteps:
         return next(iter(array_documents(reply, cursor[b"firstBatch"])), None)
 
     async def find_all(self, find: Mapping[str, Any]) -> list[bytes]:
-        """Return all documents of a find, in the transaction's snapshot.
-
-        Raises:
-            CommandError: see `find_one`.
-        """
+        """Return all documents of a find, in the transaction's snapshot; errors as `find_one`."""
         return await RawCursor(
             self._send, self._changing.namespace.db, {"find": self._collection, **find}
         ).all_documents()
@@ -113,11 +109,7 @@ class TransactionSteps:
         return await self.find_one(only_with_id(EMPTY_DOCUMENT, document, is_collated=True), {})
 
     async def delete(self, document: bytes) -> None:
-        """Delete the document with the same ``_id``; the statement has no history.
-
-        Raises:
-            CommandError: the transaction conflicts with others.
-        """
+        """Delete the document with the same ``_id``; the statement has no history."""
         query = only_with_id(EMPTY_DOCUMENT, document, is_collated=True)
         await self._command(
             {
@@ -128,11 +120,7 @@ class TransactionSteps:
         )
 
     async def restore(self, document: bytes) -> None:
-        """Insert a deleted document again; the statement has no history.
-
-        Raises:
-            CommandError: the transaction conflicts with others.
-        """
+        """Insert a deleted document again; the statement has no history."""
         await self._command(
             {
                 "insert": self._collection,
@@ -274,11 +262,7 @@ class _ChildAttempt(Attempt[dict[str, Any], dict[str, Any]]):
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """Check the reply to a command of the transaction.
-
-    Raises:
-        CommandError: it failed, and another attempt may succeed.
-    """
+    """Return the reply to a command of the transaction; raise its error if another attempt may succeed."""
     if TRANSIENT_TRANSACTION_ERROR in reply.get("errorLabels", ()):
         raise CommandError.from_reply(reply)
     return reply

@@ -92,7 +92,7 @@ class _Growing:
 
 
 class AutoSplitter:
-    """Splits the chunks of this shard as they grow."""
+    """Automatic splits of this shard's chunks as they grow."""
 
     def __init__(self, context: ShardContext, splitter: ChunkSplitter, random: Random) -> None:
         self.parameters = SplitParameters()
@@ -139,11 +139,7 @@ class AutoSplitter:
             self._sample(growing, request, size, state, table)
 
     def adds(self, size: int, state: NamespaceState, table: RoutingTable) -> bool:
-        """Count a write if an addition suffices; False if `observe` is needed.
-
-        Args:
-            size: the growth (`grown_bytes`).
-        """
+        """Count a write of the given size (`grown_bytes`) if an addition suffices; False if `observe` is needed."""
         if not size or not self._is_active or not self.parameters.is_enabled:
             return True
         growing = self._growing.get(state.namespace)

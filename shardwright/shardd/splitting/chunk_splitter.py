@@ -240,7 +240,7 @@ class Outcome(Enum):
 
 
 class ChunkSplitter:
-    """Finds split points in chunks, splits them and offers hot ends to other shards."""
+    """The splitter of single chunks, which also offers hot ends to other shards."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context

@@ -75,11 +75,7 @@ def _payload_bytes(request: Request, name: bytes) -> int:
 
 
 def growth_of_update(reply: bytes | None, size: int, count: Callable[[], int]) -> int:
-    """Return the estimated growth by updates.
-
-    Args:
-        reply: the reply frame; None if the client wanted none.
-    """
+    """Return the estimated growth by updates; the reply is None if the client wanted none."""
     if reply is None or reply.startswith(_ONE_MODIFIED, _REST_AT):
         return size
     # Not `reply.find`: the ``_id`` of an upserted document may have fields of any name.
@@ -113,11 +109,7 @@ class WrittenKeys:
         self._found: dict[int, bytes | None] = {}
 
     def at(self, position: float) -> bytes | None:
-        """Return the key bytes of the document at a position; None if the request does not fix them.
-
-        Args:
-            position: from 0 up to but not including 1, among the bytes of all documents or statements.
-        """
+        """Return the key bytes at a position, from 0 up to 1, among all documents; None if they are not fixed."""
         number = bisect_right(self._ends, position * self._ends[-1]) if self._ends else 0
         number = min(number, max(len(self._documents) - 1, 0))
         if number not in self._found:

@@ -46,11 +46,7 @@ def coordinator_of(client: ClientConnection, request: Request) -> str | None:
 
 
 def check_prepare(*, is_coordinator: bool) -> None:
-    """Refuse ``prepareTransaction`` from any sender but a coordinator.
-
-    Raises:
-        CommandError: Unauthorized.
-    """
+    """Refuse ``prepareTransaction`` from any sender but a coordinator (Unauthorized)."""
     if not is_coordinator:
         raise _unauthorized("prepareTransaction")
 
@@ -76,11 +72,7 @@ def check_commit(request: Request, *, is_coordinator: bool, is_prepared: bool) -
 
 
 def check_abort(*, is_coordinator: bool, is_prepared: bool) -> None:
-    """Refuse to abort a prepared transaction for any sender but its coordinator.
-
-    Raises:
-        CommandError: PreparedTransactionInProgress.
-    """
+    """Refuse to abort a prepared transaction for any sender but its coordinator (PreparedTransactionInProgress)."""
     if is_prepared and not is_coordinator:
         raise _is_prepared("abort")
 
@@ -110,7 +102,7 @@ Run = Callable[[Request], Awaitable[bytes | None]]
 
 
 class TransactionEndings:
-    """Runs the commands that end or prepare transactions."""
+    """The commands that end or prepare transactions."""
 
     def __init__(self, transactions: OpenTransactions) -> None:
         self._transactions = transactions

@@ -19,11 +19,7 @@ _ANY_MEMBER: Final = {"mode": "nearest"}
 
 
 class LiveTransaction(NamedTuple):
-    """A transaction that is open on mongod.
-
-    Attributes:
-        session: see `session_keys.session_key`.
-    """
+    """A transaction that is open on mongod; for `session` see `session_keys.session_key`."""
 
     session: bytes
     number: int

@@ -31,11 +31,7 @@ _FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
 
 
 def check_not_moved(transaction: OpenTransaction, state: NamespaceState, table: RoutingTable, request: Request) -> None:
-    """Check that an admitted statement cannot concern a range that the transaction's snapshot does not have.
-
-    Raises:
-        CommandError: MigrationConflict.
-    """
+    """Refuse an admitted statement on a range that the transaction's snapshot may lack (MigrationConflict)."""
     if transaction.snapshot_time is not None:
         _check_writes(request, table, transaction.snapshot_time)
     elif transaction.is_older_than(state.last_arrival):

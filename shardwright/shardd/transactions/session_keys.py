@@ -48,11 +48,7 @@ def session_key(raw: bytes, span: Span) -> bytes | None:
 
 
 def retryable_write_of(session: bytes) -> bytes | None:
-    """Return the common part of the child sessions of one retryable write; None for other sessions.
-
-    Args:
-        session: a key (`session_key`).
-    """
+    """Return the common part of the child sessions of a retryable write; None for other `session_key` values."""
     if b"txnUUID" not in session:
         return None  # nearly every session
     fields = index(session)
@@ -101,11 +97,7 @@ KILLS: Final = frozenset({"killAllSessions", "killAllSessionsByPattern", "killSe
 
 
 def is_killed_by(request: Request) -> Callable[[bytes], bool]:
-    """Return a test for sessions (`session_keys.session_key`) that a command kills, with their child sessions.
-
-    Args:
-        request: one of `KILLS`, which mongod has executed.
-    """
+    """Return a test for sessions (`session_keys.session_key`) and their children that one of `KILLS` kills."""
     meant = _meant_by(request)
     return lambda session: _key_of(session) in meant
 
@@ -121,11 +113,7 @@ class RouterSessions:
 
     @contextmanager
     def used(self, own: bytes, client: bytes) -> Iterator[None]:
-        """Record a write while the block runs.
-
-        Args:
-            own: the router's session, in which the mongod executes it.
-        """
+        """Record a write while the block runs; mongod executes it in the router's own session."""
         clients = self._clients.setdefault(own, [])
         clients.append(client)
         try:

@@ -40,11 +40,7 @@ def is_snapshot_read(request: Request) -> bool:
 
 
 class SnapshotReads:
-    """Makes snapshot reads wait for prepared transactions.
-
-    Args:
-        transactions: the open transactions, if this is the primary.
-    """
+    """Waits of snapshot reads for prepared transactions."""
 
     def __init__(self, context: ShardContext, transactions: Transactions) -> None:
         self._context = context

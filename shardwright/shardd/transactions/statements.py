@@ -82,7 +82,7 @@ Run = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
 
 
 class TransactionStatements:
-    """Runs the statements of transactions."""
+    """The execution of transactions' statements."""
 
     def __init__(self, transactions: OpenTransactions) -> None:
         self._transactions = transactions
@@ -127,11 +127,7 @@ class TransactionStatements:
     async def _after_kill(
         self, upstream: Upstream, transaction: OpenTransaction, request: Request, reply: bytes | None
     ) -> bytes | None:
-        """Abort a transaction that was aborted or killed before this statement reached mongod.
-
-        Raises:
-            CommandError: Interrupted, unless the statement has failed anyway.
-        """
+        """Abort a transaction killed before this statement reached mongod; Interrupted unless the statement failed."""
         await in_own_task()
         await self._abort(upstream, session_fields(request), transaction)
         if reply is None or has_failed(reply):

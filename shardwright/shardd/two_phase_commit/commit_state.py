@@ -41,22 +41,14 @@ from shardwright.wire.rawbson import Span, index
 
 @dataclass(frozen=True, slots=True)
 class TransactionId:
-    """A transaction of a session, which may be a child session.
-
-    Attributes:
-        session: see `session_key`.
-    """
+    """A transaction of a session (see `session_key`), which may be a child session."""
 
     session: bytes
     number: int
 
     @classmethod
     def read(cls, raw: bytes, lsid: Span, number: int) -> Self:
-        """Read a transaction from the fields of a request.
-
-        Raises:
-            CommandError: BadValue, TypeMismatch, InvalidUUID, the ``lsid`` is malformed.
-        """
+        """Read a transaction from a request; BadValue, TypeMismatch or InvalidUUID if its ``lsid`` is malformed."""
         session = session_key(raw, lsid)
         if session is None:
             raise CommandError(ErrorCode.BadValue, f"'{LSID}' is not the id of a session")
@@ -85,11 +77,7 @@ _ABORT: Final = "abort"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Decision to commit: all participants have prepared, and commit at the same time.
-
-    Attributes:
-        timestamp: the highest of their prepare timestamps.
-    """
+    """Decision to commit: all participants have prepared, and commit at their highest prepare timestamp."""
 
     timestamp: Timestamp
 
@@ -121,11 +109,7 @@ Decision: TypeAlias = Commit | Abort
 
 
 def decision_from_document(document: Mapping[str, Any]) -> Decision:
-    """Read the decision in a coordinator's document.
-
-    Raises:
-        KeyError: its form is unknown.
-    """
+    """Read the decision in a coordinator's document; KeyError if its form is unknown."""
     if document["decision"] == _COMMIT:
         return Commit(document["commitTimestamp"])
     status = document["abortStatus"]
@@ -170,11 +154,7 @@ WITHOUT_TEST_COMMANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Vote of a participant that has prepared, on a majority of its set.
-
-    Attributes:
-        timestamp: its prepare timestamp.
-    """
+    """Vote of a participant that has prepared on a majority of its set, with its prepare timestamp."""
 
     timestamp: Timestamp
 
@@ -184,11 +164,7 @@ Vote: TypeAlias = Prepared | Abort
 
 
 def vote_of(shard: str, answer: Mapping[str, Any] | CommandError) -> Vote | None:
-    """Interpret a participant's answer; None means that the command must be sent again.
-
-    Args:
-        answer: its reply to ``prepareTransaction``, or the error.
-    """
+    """Interpret a reply to ``prepareTransaction`` or its error; None means that the command must be sent again."""
     if _is_unconfirmed(answer):
         return None
     if isinstance(answer, CommandError):
@@ -256,11 +232,7 @@ class CommitState:
 
     @classmethod
     def recovered(cls, document: Mapping[str, Any]) -> Self:
-        """Resume from a document, which a former primary may have written.
-
-        Raises:
-            KeyError: the form of the document is unknown.
-        """
+        """Resume from a document, maybe a former primary's; KeyError if its form is unknown."""
         state = cls(document["participants"])
         state.step = Step.WAITING_FOR_VOTES
         decision = document.get("decision")

@@ -115,11 +115,7 @@ class TransactionCoordinators:
         self.statistics = CommitStatistics(context.metrics, self._running.values())
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
-        """Resume the commits that former primaries left behind, and then accept new ones.
-
-        Args:
-            nursery: the term's nursery, in which coordinators run until step-down.
-        """
+        """Resume the commits that former primaries left behind in the term's nursery, and then accept new ones."""
         # Participants must not receive a decision that this primary has but a majority does not.
         await self._context.wait_majority()
         await self.read_lifetime()
