@@ -247,8 +247,6 @@ class CommandCall:
     """A command that is about to run.
 
     Attributes:
-        names: its name and aliases.
-        namespace: the namespace that it runs on.
         app_name: the client's application name, "" if it sent none.
         thread_name: the name of the client's connection, as ``currentOp`` shows it.
     """

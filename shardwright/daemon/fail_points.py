@@ -148,11 +148,9 @@ class FailPoints:
     """The fail points of one daemon.
 
     Args:
-        names: all fail points of the daemon.
         new_count: returns a counter of the calls that reach a fail point after it is turned on, given its name.
 
     Attributes:
-        names: the known fail points.
         is_any_on: whether any fail point is on; a cheap check for every request.
     """
 

@@ -59,7 +59,6 @@ async def run_attempts(begin: Callable[[int], Attempt[T, C]], numbers: Sequence[
     """Run a transaction and commit it; return the results of its statements and of its commit.
 
     Args:
-        begin: makes an attempt with a number.
         numbers: the ``txnNumber`` of each attempt, which limits their number.
 
     Raises:

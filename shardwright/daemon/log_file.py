@@ -31,8 +31,6 @@ class LogFile:
 
     Args:
         path: the file, which is opened at once.
-        rotation: the effect of `rotate`.
-        mode: permissions of a new file.
 
     Raises:
         OSError: it cannot be opened.

@@ -131,8 +131,6 @@ class _Line:
 
     Attributes:
         attributes: mongod's names of our fields, where they are not the camel case form.
-        component: its component, if it differs from the logger's.
-        context: its context, if it is not the connection.
     """
 
     id: int

@@ -40,9 +40,6 @@ class LabelledCounter:
 
     All of them exist from the start, because Prometheus's ``increase`` and ``rate`` miss the first event of a series
     that begins with it.
-
-    Args:
-        labels: all values of the label.
     """
 
     __slots__ = ("values",)
@@ -85,13 +82,7 @@ class Metrics(Collector):
         self._add(name, lambda: CounterMetricFamily(full_name, description, value=read_value()))
 
     def labelled_counter(self, name: str, description: str, label: str, labels: Iterable[str]) -> LabelledCounter:
-        """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``.
-
-        Args:
-            name: see the exported form.
-            description: the help text.
-            labels: all its values.
-        """
+        """Create counters with one label, exported as ``<prefix>_<name>_total{label=…}``."""
         counter = LabelledCounter(labels)
         self.observed_counters(name, description, (label,), lambda: _by_tuple(counter.values))
         return counter
@@ -117,9 +108,6 @@ class Metrics(Collector):
         """Export gauges with several labels, all read with one call when metrics are read.
 
         Args:
-            name: as `gauge`.
-            description: the help text.
-            labels: the names of the labels.
             read_values: returns the values by the labels' values, which are in the order of ``labels``.
         """
         full_name = f"{self._prefix}_{name}"

@@ -45,9 +45,7 @@ class Histogram:
 
     Attributes:
         buckets: for each bound of `BUCKET_BOUNDS_SECONDS`, the number of durations up to it and above the previous
-            bound;
-            the last one counts the durations above all bounds.
-        seconds: the sum of all durations.
+            bound; the last one counts the durations above all bounds.
     """
 
     __slots__ = ("buckets", "seconds")
@@ -136,8 +134,6 @@ class CommandStatistics:
     """The numbers for one command.
 
     Attributes:
-        outcomes: number of operations by outcome.
-        seconds: the sum of their durations.
         buckets: number of operations by duration, as `Histogram.buckets`.
     """
 

@@ -39,7 +39,6 @@ class Reread:
     """A configuration that was read again.
 
     Attributes:
-        values: all options.
         changed: the attributes of changed options that can be applied at run time.
         waiting: the names of changed options that only a restart applies.
     """

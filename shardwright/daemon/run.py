@@ -122,8 +122,6 @@ def run_daemon(
     """Run a daemon until it is asked to shut down; return the exit code of the process.
 
     Args:
-        component: its name in the log.
-        arguments: all options, parsed.
         start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.
         read_again: reads the configuration again at SIGHUP; None if there is no file.
         is_main: whether this is the process that the service manager started.

@@ -36,12 +36,10 @@ class LockEntry:
     """A lock of a process, held or released.
 
     Attributes:
-        name: the database or namespace.
         process: a shard's id, or ``config``.
         session: the term in which the process holds it (see `lock_session`).
         when: the time at which it was taken, in UTC without a time zone.
         who: the process and its thread.
-        why: the kind of change.
     """
 
     name: str
@@ -139,9 +137,7 @@ class ShownLocks:
         """Show locks as held during the block. A lock of several blocks is held until the last one ends.
 
         Args:
-            names: databases and namespaces.
             who: the thread, as MongoDB names it.
-            why: the kind of change.
         """
         entries = [self._entry(name, who, why) for name in names]
         for entry in entries:

@@ -11,13 +11,6 @@ class UnfitClusterError(Exception):
 
 
 def check_fitness(refusal: str | None) -> None:
-    """End this daemon if there is a reason.
-
-    Args:
-        refusal: the reason why it must not run in its cluster; None if it may.
-
-    Raises:
-        UnfitClusterError: there is a reason.
-    """
+    """End this daemon with UnfitClusterError if there is a reason for it; None if it may run in its cluster."""
     if refusal is not None:
         raise UnfitClusterError(refusal)

@@ -173,9 +173,6 @@ class ShardPassages(DaemonPassages[ShardPassage]):
     """The passages of a shard daemon.
 
     Under access control only members of the cluster have passages; they send each session with its owner.
-
-    Attributes:
-        slow_seconds: operations that take longer are logged.
     """
 
     def __init__(self, shard: ShardServer) -> None:

@@ -48,18 +48,11 @@ class ShardServer:
     Attributes:
         fenced_cursors: hides incoming ranges from open cursors.
         inherited_cursors: ends the cursors of an earlier process.
-        previews: previews updates that may change a shard key.
         history_table: retryable writes executed by former owners of ranges.
         range_deletions: ranges whose documents are, or may become, orphans.
-        auto_splitter: splits chunks as they grow.
-        key_statistics: counts reads and writes by ranges of shard keys.
-        resharding: this shard's donors and recipients of resharding operations.
-        renames: the participant side of renames of sharded collections.
         transaction_coordinators: two-phase commits coordinated here.
-        waiting: operations that wait for admission.
         router_sessions: writes that routers sent in their own sessions.
         living_sessions: refreshes sessions that are used only on other shards.
-        components: the components that have commands of their own.
     """
 
     def __init__(

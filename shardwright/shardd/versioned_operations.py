@@ -355,9 +355,6 @@ class VersionedOperations:
         If the collection was renamed during the read, the router must send it again to all shards.
 
         Args:
-            state: the collection's state at admission.
-            placement: the placement at admission.
-            frame: the reply to replace.
             has_snapshot: whether its transaction already had a snapshot, which migrations do not affect.
         """
         await in_own_task()

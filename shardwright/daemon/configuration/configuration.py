@@ -50,9 +50,6 @@ class Configuration:
     Attributes:
         values: all options by attribute, parsed, with defaults.
         given: the values that sources set; only mappings have several.
-        file: the path of the file; None if there is none.
-        wants_check: whether the process only checks the configuration.
-        wants_print: whether it only prints the configuration.
         warnings: for the log, about variables that may be misspelt.
     """
 
@@ -91,7 +88,6 @@ def configuration(
     Args:
         words: its command line; None for the process's own.
         environment: its environment; None for the process's own.
-        parse_parameter: checks server parameters.
         hidden: see `argument_parser`.
 
     Raises:

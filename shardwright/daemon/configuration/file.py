@@ -25,8 +25,7 @@ class FixedKey:
 
     Attributes:
         accepted: the values that match the only behaviour, as text. Empty if the key is never accepted, None if any
-            value
-            is, because it has no effect.
+            value is, because it has no effect.
         reason: explanation of the restriction, with an alternative.
     """
 

@@ -123,7 +123,6 @@ class Program:
     """A daemon's program and its options.
 
     Attributes:
-        name: the command.
         options: in the order of the help.
         cluster_role: the value of ``sharding.clusterRole`` in its file; None if it has no role.
     """

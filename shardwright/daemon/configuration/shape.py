@@ -106,7 +106,6 @@ def read_shape(text: str, name: str, shape: Section) -> Located:
     """Read a file.
 
     Args:
-        name: the name of the file, for errors.
         shape: its permitted contents.
 
     Raises:

@@ -45,8 +45,7 @@ class Needed:
 
     Attributes:
         on_collection: whether it is needed on the collection named by the first field as ``db.collection``; otherwise
-            on
-            the cluster.
+            on the cluster.
     """
 
     action: str
@@ -77,8 +76,6 @@ class SidecarAccess:
 
     Args:
         own_commands: the commands that the daemon answers itself.
-        answers_itself: whether the daemon answers a user's request itself.
-        text_of: formats a request for errors.
         advances_oplog: whether the daemon writes a no-op for a request.
     """
 
@@ -130,8 +127,7 @@ class SidecarAccess:
         Raises:
             BackendError: the mongod is gone.
             CommandError: the mongod refuses to answer; AuthenticationFailed, the client has logged in with a key that
-                is no
-                longer valid. The client is disconnected after either.
+                is no longer valid. The client is disconnected after either.
         """
         was_internal = self.is_internal(upstream)
         try:

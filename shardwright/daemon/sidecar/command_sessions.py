@@ -94,9 +94,6 @@ class CommandSession:
 async def last_executed(mongod: Commands, session: Binary) -> int:
     """Return the transaction number of the last executed command of a session; -1 if there is none.
 
-    Args:
-        mongod: the mongod that keeps the record.
-
     Raises:
         CommandError: an error of mongod.
         BackendError: mongod does not answer.
@@ -110,7 +107,6 @@ async def execute_once(mongod: Commands, session: CommandSession | None, work: C
     """Run ``work`` unless it has been executed already. The caller serializes commands about one subject.
 
     Args:
-        mongod: the mongod that keeps the record.
         session: the command's session; without one it is always executed.
         work: executes the command; if that fails, the command may be repeated.
 

@@ -47,7 +47,6 @@ class HelloMirror:
     Attributes:
         hello: mongod's newest reply; None while mongod can't be reached.
         version: counts the changes that clients can see.
-        term: the term in which the mongod is primary; None if it is not.
         silent_primary: the mongod of a primary whose daemon has not answered for long (`primary_watch`).
     """
 
@@ -161,7 +160,6 @@ class HelloMirror:
         """Return the result of a request to the primary of the set, which may be frozen.
 
         Args:
-            primary: the mongod that is primary.
             ask: sends the request to it, or to the daemon in front of it.
 
         Raises:

@@ -45,7 +45,6 @@ def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict
     A member whose daemon has not registered yet is left out: clients must never receive the address of a mongod.
 
     Args:
-        hello: a mongod's reply to hello or isMaster.
         sidecars: the address of each daemon, by the address of its mongod.
     """
     seen: dict[str, Any] = {}

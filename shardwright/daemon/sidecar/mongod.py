@@ -56,8 +56,7 @@ class LocalMongod:
 
         Args:
             address: in the set's configuration. It may be a socket path, relative to the common directory of the
-                members'
-                sockets.
+                members' sockets.
         """
         if address == self.address:
             return self.pool

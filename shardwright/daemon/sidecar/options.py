@@ -16,7 +16,6 @@ class SidecarOptions:
     Attributes:
         address: ``host:port`` at which clients reach the daemon.
         mongod_address: its mongod in the replica set's configuration: ``host:port``, or the path of a UNIX socket.
-        slow_ms: operations that take longer are logged.
         audit: the audit log; None if auditing is off.
     """
 

@@ -49,11 +49,6 @@ class RoleCertainty:
     """The certainty that the role in the mirror is current, and that the daemon's state belongs to it.
 
     Methods that access mongod raise BackendError if it does not answer.
-
-    Args:
-        mirror: has the newest hello.
-        ask_hello: requests a hello from the mongod.
-        clock: returns seconds.
     """
 
     def __init__(

@@ -45,8 +45,6 @@ class Sidecar:
 
     Args:
         pools: the daemon's connection pools, which its owner runs.
-        mongod_address: the mongod in its set's configuration: ``host:port``, or the path of a UNIX socket.
-        address: ``host:port`` at which clients reach this daemon.
         handshake: builds the hello for the handshake of the daemon's own connections.
         on_mongod_lost: called when the mongod is gone; must close the clients, as the mongod would have done.
         extensions: see `HelloMirror`.

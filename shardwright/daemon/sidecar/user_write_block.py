@@ -7,8 +7,9 @@ about new sharded DDL.
 The change takes mongod's global lock (`GlobalLock`), as does an ``applyOps`` that creates or drops a collection or is
 atomic. Such a change waits for all open transactions, and everything else waits for it. So it is aborted after a moment
 and tried again later. It never waits without a limit, because the set may be the coordinator of a transaction's commit.
-Its write would wait for the change, and the transaction would stay open until then. Under a continuous load of
-transactions, one is open at any moment. So an attempt first delays new ones until the others have ended.
+The coordinator's write would wait for the change, and the transaction would stay open until the write is done. Under a
+continuous load of transactions, one is open at any moment. So an attempt first delays new ones until the others have
+ended.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

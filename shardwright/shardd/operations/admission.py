@@ -43,8 +43,6 @@ class BegunOperation(Begun):
     """An admitted operation that a passage has sent.
 
     Attributes:
-        request_frame: the router's frame.
-        term: mongod's term at admission.
         operations: the generation in which it was counted.
         must_end: whether an open cursor after the first batch requires the complete filter.
     """
@@ -227,9 +225,8 @@ class Admission:
             StaleError: the versions do not match.
             CommandError: MaxTimeMSExpired or, in a transaction, LockTimeout: the wait took too long. Interrupted: the
                 operation or its session was killed. TypeMismatch: a version is malformed. NotWritablePrimary: a write
-                on a
-                secondary. CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported: a namespace is not on this
-                shard. Errors of a refresh are propagated.
+                on a secondary. CommandOnShardedViewNotSupportedOnMongod and CommandNotSupported: a namespace is not on
+                this shard. Errors of a refresh are propagated.
             BackendError: mongod does not answer.
         """
         await in_own_task()

@@ -106,8 +106,7 @@ class InvolvedNamespace:
         Raises:
             StaleError: a version does not match, or the namespace is unknown and needs a refresh.
             CommandError: the namespace is not on this shard alone. CommandOnShardedViewNotSupportedOnMongod if the
-                router
-                can resolve the view; else CommandNotSupported, with the namespace if the router can join it.
+                router can resolve the view; else CommandNotSupported, with the namespace if the router can join it.
         """
         self._check_versions(body)
         if self.state.table is not None:

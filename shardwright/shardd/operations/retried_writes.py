@@ -115,7 +115,6 @@ async def answer_retried_write(
     """Return the reply frame of a write that other shards have executed wholly or partly, None for other writes.
 
     Args:
-        table: the statements that other shards have executed.
         run: runs a replacement request and returns the reply frame.
 
     Raises:
@@ -161,7 +160,6 @@ def maybe_retried_write(table: HistoryTable, request: Request) -> SessionWrite |
     """Return the retryable write of a command, if it is the newest of its session that other shards have executed.
 
     Args:
-        table: the statements that other shards have executed.
         request: a command with a ``txnNumber``.
 
     Raises:

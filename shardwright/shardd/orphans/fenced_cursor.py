@@ -230,7 +230,6 @@ class FencedCursor:
         substitute: the raw id of the cursor opened in its place.
         opened: time of opening the substitute, on trio's clock.
         reading: set when the rest has been read; None while it is not being read.
-        ended: the reason for ending it.
         last_used: on trio's clock.
     """
 

@@ -223,9 +223,6 @@ class FencedCursors:
     async def with_own_id(self, cursor_id: bytes, substitute: bytes, frame: bytes) -> bytes:
         """Restore the client's cursor id in a substitute's reply, and remove a substitute that has ended.
 
-        Args:
-            cursor_id: the client's cursor.
-
         Raises:
             CommandError: the reply's error; CursorInUse does not end the cursor.
         """

@@ -154,7 +154,6 @@ class OpenCursors:
     Methods that list cursors raise CommandError if mongod refuses, and BackendError if it does not answer.
 
     Attributes:
-        in_use: the cursors from which a batch is being read.
         is_transaction_open: whether a transaction, given by its ``lsid`` and number, is open on this shard.
     """
 

@@ -47,7 +47,6 @@ def is_below(key: Expression, bound: bytes, *, is_collated: bool) -> Expression:
 
     Args:
         key: an expression with the value of `shard_key`.
-        bound: a shard key document.
         is_collated: whether a collation other than the simple one is in force.
     """
     values = [span for _, span in rawbson.spans(bound)]
@@ -184,8 +183,7 @@ class OwnershipFilter:
     Args:
         ranges: the ranges that may hold orphans, sorted, without overlap.
         is_complete: whether the ranges are everything that the shard does not own, so that the filter also hides
-            anything
-            that arrives later.
+            anything that arrives later.
     """
 
     def __init__(

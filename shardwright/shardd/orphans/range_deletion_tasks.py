@@ -59,8 +59,6 @@ class RangeDeletionTask:
     """A document of ``config.rangeDeletions``, on donor or recipient.
 
     Attributes:
-        id: the migration's UUID.
-        range: the migrated range.
         pending: whether the outcome of the migration is still open.
         when: `CLEAN_NOW` or `CLEAN_DELAYED`.
         timestamp: the time at which the task was registered or became ready.

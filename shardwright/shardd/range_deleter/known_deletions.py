@@ -19,7 +19,6 @@ class KnownDeletion:
     """One recorded range deletion, and an event for its end.
 
     Attributes:
-        task: the task as last persisted or replicated.
         is_running: whether the deletion has been started in this term.
         is_hidden: whether the range has been hidden from the operations that are older than its registration.
     """

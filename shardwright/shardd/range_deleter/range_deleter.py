@@ -192,8 +192,7 @@ class RangeDeleter:
 
         Raises:
             CommandError: ConflictingOperationInProgress, it has been or is being renamed; the task will also get the
-                new
-                name.
+                new name.
         """
         catalog = await self._context.catalog()
         if await catalog.find("collections", {"uuid": Binary.from_uuid(task.collection_uuid)}):

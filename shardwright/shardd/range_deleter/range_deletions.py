@@ -38,9 +38,6 @@ class RangeDeletions:
     Args:
         sessions: the reserved sessions in which documents are deleted.
         keep_sessions: refreshes the sessions on mongod whose documents are about to be deleted.
-
-    Attributes:
-        known: the unfinished range deletions.
     """
 
     def __init__(

@@ -214,8 +214,9 @@ class ReshardingDonor:
     async def describe(self) -> dict[str, Any]:
         """Return the size of the donor's data, and the minimum fetch timestamp.
 
-        No index changes after that time. A command that creates or drops an index may still be waiting in mongod for an
-        open transaction. The recipients, which copy the indexes next, would miss it.
+        It waits for the present writes, so that no index changes after that time. An earlier command that creates or
+        drops an index may wait in mongod for an open transaction. The recipients, which copy the indexes next, would
+        miss it.
 
         Raises:
             CommandError: CollectionUUIDMismatch, the collection is not the one to be resharded; mongod refuses.

@@ -26,7 +26,6 @@ class LocalOperation:
 
     Attributes:
         is_holding: whether reads and writes are blocked until the coordinator has decided.
-        error: the error with which a recipient has failed.
         hidden_indexes: the names of indexes to hide once a recipient's collection has been renamed into place.
     """
 

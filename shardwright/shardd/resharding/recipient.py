@@ -125,7 +125,6 @@ class ReshardingRecipient:
     """The recipient of one operation, in one term.
 
     Attributes:
-        times: the time spent in each state in this term.
         documents_to_copy: approximate number of documents to receive; 0 if unknown.
         bytes_to_copy: approximate number of bytes to receive; 0 if unknown.
     """

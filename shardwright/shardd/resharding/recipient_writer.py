@@ -126,7 +126,6 @@ class RecipientWriter:
         Args:
             gone: raw ``{_id}`` of documents that it does not hand over.
             documents: raw documents that it hands over.
-            progress: persisted after them.
 
         Raises:
             CommandError: DuplicateKey, a unique index does not allow a document.

@@ -47,9 +47,6 @@ class ReshardingService:
     """The donors and recipients of this shard's resharding operations.
 
     Methods that access mongod raise CommandError if it refuses, and BackendError if it does not answer.
-
-    Attributes:
-        statistics: totals over all operations of this daemon.
     """
 
     def __init__(self, context: ShardContext, history_table: HistoryTable) -> None:

@@ -45,9 +45,6 @@ class StatementsWithImages:
     """Statements of some entries with their images, which are too large to be read all at once.
 
     Their order differs from the order of the entries. If an image is gone, retries of its statement will fail.
-
-    Attributes:
-        is_exhausted: whether all statements have been returned.
     """
 
     def __init__(self, mongod: LocalMongod, entries: Sequence[HistoryEntry]) -> None:

@@ -60,8 +60,7 @@ class HistoryEntry(NamedTuple):
 
     Attributes:
         write: its session and transaction number. For an internal transaction that executes a retryable write, these
-            are
-            the transaction's; the statements have the write's.
+            are the transaction's; the statements have the write's.
         previous: the time of the previous entry with the same transaction number, packed; 0 for the first.
         statements: the executed statements, one for each statement id; none if they do not concern the range. A
             findAndModify's statement still lacks its image.
@@ -241,7 +240,6 @@ def executed_statements(
     """Return the statements of one insert, update or delete in the oplog, one for each statement id.
 
     Args:
-        raw: the entry, or the operation in it.
         executed_at: time of execution, in milliseconds since 1970.
         collection: the collection's name and UUID on the recipient.
         key: the shard key document of the changed document, if it is known.

@@ -36,7 +36,6 @@ def batch_reply(
     """Build the reply to an ``insert``, ``update`` or ``delete``.
 
     Args:
-        ids: the statement ids of the whole request.
         executed: the statements that were executed elsewhere, by their position in the request.
         positions: the positions of the statements that were sent to the local mongod.
         rest: mongod's reply to these; None if there were none.

@@ -88,14 +88,7 @@ class _Pending:
 
 
 class SessionChains:
-    """All retryable writes whose retries the local mongod could still answer, as far as they concern a migration.
-
-    Args:
-        mongod: the local mongod, which is primary.
-
-    Attributes:
-        is_exhausted: whether everything has been read.
-    """
+    """All retryable writes whose retries the local mongod could still answer, as far as they concern a migration."""
 
     def __init__(self, mongod: LocalMongod, reader: HistoryReader) -> None:
         self.is_exhausted = False

@@ -88,8 +88,6 @@ class Piece(NamedTuple):
     """One of several documents that make up a statement.
 
     Attributes:
-        number: its position among the pieces.
-        total: number of pieces.
         content: a part of the document ``{o2, image}``.
     """
 

@@ -196,8 +196,7 @@ class UpdatePreviews:
 
         Raises:
             CommandError: the ``findAndModify`` would fail; MaxTimeMSExpired; WriteConflict and the like, other
-                transactions
-                conflicted with it for longer than any of them can live.
+                transactions conflicted with it for longer than any of them can live.
         """
         began, backoff = trio.current_time(), Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:

@@ -176,7 +176,6 @@ async def run_in_child_transaction(
 
     Args:
         changing: the write that the statement belongs to, outside transactions.
-        statement_id: the id of the statement if the write is retryable.
         execute: executes the statement and returns mongod's reply; receives the write as the only operation of a
             transaction that it starts.
 
@@ -292,8 +291,6 @@ async def update_in_transaction(
     """Update or upsert one document.
 
     Args:
-        steps: the commands of the request.
-        change: the update, for MongoDB's rules.
         finding: the options of a find of the document that the update concerns (sort, collation and so on).
         execute: executes the update, restricted to the given document if there is one; returns the body of the reply.
         may_leave: whether the sender inserts the document on the shard that it then belongs to.

@@ -32,7 +32,6 @@ class ByteSampler:
 
     Attributes:
         window_bytes: the length of the windows that begin from now on.
-        total: the bytes so far.
         next: the number, from 0, of the next chosen byte.
     """
 

@@ -58,8 +58,7 @@ class SplitParameters:
 
     Attributes:
         is_enabled: whether chunks are split as they grow (``autoSplitChunks``). If not, the balancer splits off only
-            the
-            ranges that it moves, as in MongoDB since 6.0.3.
+            the ranges that it moves, as in MongoDB since 6.0.3.
         growth_fraction: the fraction of the chunk size to write before the next search for split points
             (``autoSplitGrowthFraction``).
     """

@@ -31,9 +31,8 @@ class OpenTransaction:
         has_begun: whether mongod has executed a statement of it.
         has_written: whether one of its statements has changed something on this shard.
         is_prepared: whether it is prepared, or may be because a ``prepareTransaction`` is running.
-        coordinator: the shard that has prepared it. None before that, and after a restart of the term, since mongod
-            does
-            not record it.
+        coordinator: the shard that has prepared it. None before that, or if it did so in an earlier
+            term, since mongod does not record it.
         snapshot_time: the cluster time at which it reads; None if it reads the state at its beginning.
         is_killed: whether it was aborted, or its session killed, during a statement that may begin it.
         is_doubtful: whether something failed that may have ended it.

@@ -93,8 +93,7 @@ class TransactionStatements:
 
         Args:
             run: runs it as part of a transaction. The table has an entry for it unless the statement is malformed or
-                the
-                transaction is not open.
+                the transaction is not open.
 
         Raises:
             CommandError: as ``run``, with the label that the error has in a transaction; ClientDisconnect, the
@@ -158,13 +157,10 @@ class TransactionStatements:
 
         Raises:
             CommandError: ClientDisconnect, the router has disconnected. It may have aborted the transaction already, on
-                a
-                connection whose command was read earlier, so nothing would end the transaction.
-                WriteConflict, another router executes the same retryable write in a transaction. mongod runs one
-                command at
-                a time for all child sessions of a session. The two could deadlock, one waiting for documents that the
-                other
-                has prepared, the other for its turn to commit.
+                a connection whose command was read earlier, so nothing would end the transaction. WriteConflict,
+                another router executes the same retryable write in a transaction. mongod runs one command at a time for
+                all child sessions of a session. The two could deadlock, one waiting for documents that the other has
+                prepared, the other for its turn to commit.
         """
         identity = transaction_of(request)
         if identity is None:

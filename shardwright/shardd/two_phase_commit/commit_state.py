@@ -300,9 +300,6 @@ class CommitState:
 class CommitTimes:
     """The times at which a commit entered each of its steps.
 
-    Args:
-        clock: returns seconds.
-
     Attributes:
         began: the wall clock time at which this process started or resumed the commit.
     """
@@ -347,9 +344,6 @@ class UnbegunCommits:
 
     A transaction leaves the table when its commit begins, its lifetime ends, or the session begins a newer one. Without
     an entry no coordinator is created, because the transaction's coordinator may already have ended.
-
-    Args:
-        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

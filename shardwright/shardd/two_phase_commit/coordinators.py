@@ -148,9 +148,6 @@ class TransactionCoordinators:
     async def wait_for_attempts(self, write: bytes) -> None:
         """Wait for commits of the transaction that an earlier attempt of a retryable write started.
 
-        Args:
-            write: as `retryable_write_of`.
-
         Raises:
             CommandError: InterruptedDueToReplStateChange, the next primary continues the commit.
         """

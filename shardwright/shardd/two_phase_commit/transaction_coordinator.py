@@ -158,7 +158,6 @@ class TransactionCoordinator:
     Attributes:
         deadline: the end of the transaction's lifetime, on trio's clock.
         is_recovered: whether a former primary began the commit.
-        ended: set when the document has been deleted.
     """
 
     def __init__(
