@@ -34,7 +34,7 @@ Parse = Callable[[Info], dict[str, Any]]
 
 
 def extra_info(code: int, info: object) -> dict[str, Any] | None:
-    """Return the fields that an error has beside its code; None for a code that has none.
+    """Return the fields that an error has in addition to its code; None for a code that has none.
 
     Args:
         info: the given information; None if none is given.

@@ -58,7 +58,7 @@ class Daemon(Handler, Protocol):
         """Time for which running operations may continue after the signal to shut down."""
 
     def not_ready_reason(self) -> str | None:
-        """The reason why clients cannot be served at the moment; None if they can."""
+        """Return the reason why clients cannot be served at the moment; None if they can."""
 
     def serving(self, server: Server) -> None:
         """Prepare for clients; called before the first one is served."""
@@ -119,7 +119,7 @@ def run_daemon(
     secured_sockets: Sequence[str] = (),
     on_log_signal: LogAction | None = None,
 ) -> int:
-    """Run a daemon until it is asked to shut down; return the exit code of the process.
+    """Run a daemon until a signal shuts it down; return the exit code of the process.
 
     Args:
         start: creates the daemon; its background tasks run in the given nursery, which is cancelled at the end.

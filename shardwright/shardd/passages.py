@@ -1,9 +1,9 @@
 """The shard daemon's passages: a fast path for router operations that are admitted at once and forwarded unfiltered.
 
-`VersionedOperations` reports each operation that it forwarded without an ownership filter. `learn` then records where
-its sharding fields are, which are cut out, and the placement that admitted it. Each use checks that the placement is
-still current, at the cost of a few attribute reads. If mongod's reply is not the usual one, the ordinary path finishes
-the operation.
+`VersionedOperations` reports each operation that it forwarded without an ownership filter. `learn` then records the
+places of its sharding fields, which are cut out, and the placement that admitted it. Each use checks that the placement
+is still current, at the cost of a few attribute reads. If mongod's reply is not the usual one, the ordinary path
+finishes the operation.
 """
 
 from operator import itemgetter

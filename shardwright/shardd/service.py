@@ -67,7 +67,7 @@ class ShardService(ShardHandler):
         measure_connections(self.metrics, server, self._shard.context.pools)
 
     def not_ready_reason(self) -> str | None:
-        """The reason why clients cannot be served at the moment; None if they can."""
+        """Return the reason why clients cannot be served at the moment; None if they can."""
         return self._shard.context.sidecar.not_ready_reason()
 
     async def rotate_certificates(self, message: str) -> None:

@@ -333,7 +333,7 @@ class VersionedOperations:
     def _databases_read(
         self, request: Request, placement: AdmittedPlacement, involved: Sequence[Entry]
     ) -> Iterator[DatabaseState]:
-        """The databases of the unsharded collections that an operation uses."""
+        """Yield the databases of the unsharded collections that an operation uses."""
         if placement.table is None and DATABASE_VERSION in request.fields:
             yield self._context.database(request.db)
         for entry in involved:

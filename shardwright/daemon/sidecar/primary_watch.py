@@ -2,8 +2,8 @@
 
 The replica set is unaware of daemons: it would keep that primary, and clients could not reach it. So the daemon of each
 secondary periodically requests a hello from the primary's daemon. If that daemon does not answer for as long as the set
-would wait for a silent member, and a majority of the set's daemons agrees, the secondary's mongod stands for election.
-Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
+would wait for a silent member, it counts as away. If a majority of the set's daemons agrees, the secondary's mongod
+stands for election. Each daemon shows its opinion to the others in its hello (`SILENT_PRIMARY`).
 
 The replaced mongod would be elected again at once if its priority is higher. So the daemon of the new primary prevents
 it from standing for election (`replSetFreeze`) until its daemon answers.

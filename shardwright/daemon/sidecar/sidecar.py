@@ -94,7 +94,7 @@ class Sidecar:
         return self.not_ready_reason() is None
 
     def not_ready_reason(self) -> str | None:
-        """The reason why the mongod cannot be used at the moment; None if it can."""
+        """Return the reason why the mongod cannot be used at the moment; None if it can."""
         hello = self.mirror.hello
         if hello is None or not (hello.get("isWritablePrimary") or hello.get("secondary")):
             return "mongod cannot be reached or has no role in its set yet"

@@ -1,4 +1,4 @@
-"""The further namespaces of an operation: those named in its pipeline, and those behind views.
+"""The further namespaces of an operation: names in its pipeline, and the collections of views.
 
 Our router sends versions for the namespaces named in the pipeline. It cannot send them for namespaces behind a view,
 because only this shard has the definition. A genuine router sends none at all. Without versions, this shard checks by
@@ -148,7 +148,7 @@ class Involvement:
 
     @classmethod
     def none(cls) -> "Involvement":
-        """The involvement of an operation that involves no others, or has not been examined yet."""
+        """Return the involvement of an operation that involves no others, or has not been examined yet."""
         return _NO_INVOLVEMENT
 
     @property

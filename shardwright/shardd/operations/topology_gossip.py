@@ -1,8 +1,8 @@
 """Gossip to routers that a shard was added or removed since they read the shard list.
 
 A statement that may concern any shard is sent to all of them without a version check. A router with an old list would
-omit a new shard, which may have received part of the collection since. The donor of that part knows the new shard. Its
-reply includes the time of the last change of the shard list, as all replies of genuine servers do.
+omit a new shard, which may have received part of the collection since. The donor of that part has the new shard in its
+list. Its reply includes the time of the last change of the shard list, as all replies of genuine servers do.
 """
 
 from collections.abc import Awaitable, Callable

@@ -114,7 +114,7 @@ class OpenTransaction:
         await self._ended.wait()
 
     def command_under_way(self) -> Self:
-        """A context in which one of its commands is running; there may be several at a time."""
+        """Return a context in which one of its commands is running; there may be several at a time."""
         return self
 
     def __enter__(self) -> None:

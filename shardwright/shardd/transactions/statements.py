@@ -236,7 +236,7 @@ class TransactionStatements:
 
     @may_run_in_reactor
     async def _abort(self, upstream: Upstream, fields: dict[str, Any], transaction: OpenTransaction) -> None:
-        """Abort a transaction that has failed or is superseded, which mongod may not know yet."""
+        """Abort a transaction that has failed or is superseded, perhaps before it reached mongod."""
         if transaction.is_prepared:
             return  # its coordinator decides
         with transaction.command_under_way(), suppress(CommandError):  # it may never have begun, or has ended

@@ -9,7 +9,7 @@ Rules:
 * The first vote to abort decides; so does the end of the transaction's lifetime. All votes to prepare decide to commit,
 at the highest prepare timestamp.
 * No participant receives the decision before a majority has it. A step that is persisted is entered only afterwards, so
-a coordinator recovered from its document has never promised more than the document says.
+a coordinator recovered from its document has never promised more than its document contains.
 * The document is deleted after every participant has acknowledged the decision, because a mongod never requests one.
 
 **Answers.** An indefinite answer (a lost connection, a time limit, an unsatisfied write concern) has no meaning: the
