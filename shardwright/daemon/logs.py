@@ -153,7 +153,7 @@ def configure_logs(
     rotation: LogRotation = LogRotation.RENAME,
     log_format: LogFormat = LogFormat.JSON,
 ) -> None:
-    """Send all lines to standard error, or append them to ``file``, which must open. Called once at startup."""
+    """Send all lines to standard error, or append them to ``file`` (OSError). Called once at startup."""
     stream = sys.stderr if file is None else LogFile(file, rotation)
     root = logging.getLogger()
     for handler in root.handlers[:]:

@@ -296,7 +296,7 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
 
 
 def _totals(pools: ConnectionPools) -> dict[str, float]:
-    # All states exist from the first connection on, so that an alert does not depend on the hosts.
+    # An alert must see each state from its first connection on, although hosts come and go.
     statistics = pools.statistics().values()
     return {
         "available": sum(pool.available for pool in statistics),

@@ -340,7 +340,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
     def _passage_of(
         self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int
     ) -> ShardPassage | None:
-        """Build the passage of an operation; None if its frame has unexpected places. InvalidBSONError if malformed."""
+        """Build the passage of an operation; None for values in unexpected places. InvalidBSONError if malformed."""
         frame, fields = request.message.frame, request.fields
         statements = _STATEMENTS.get(request.name)
         document, payload, update, rest, query_at = None, None, None, request, None

@@ -48,7 +48,7 @@ class AuditOptions:
 
 
 class AuditLog:
-    """A file of events that only its owner can read, opened at once. Several processes may append to it."""
+    """A file of events for its owner alone, opened at once (OSError). Several processes may append to it."""
 
     def __init__(self, options: AuditOptions) -> None:
         self._is_wanted = options.is_wanted

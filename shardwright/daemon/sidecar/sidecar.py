@@ -162,7 +162,7 @@ class Sidecar:
             nursery.start_soon(follow_role, self.mirror, self.certainty, hooks)
 
     async def begin_shutdown(self, seconds: float) -> None:
-        """Step down in favour of another member if primary, both limited by `seconds`, then begin quiesce mode."""
+        """Hand over to another member if primary, within `seconds`, then begin quiesce mode for `seconds`."""
         with trio.move_on_after(seconds):
             await hand_over(self.mirror, self.mongod, seconds)
         self.mirror.begin_quiesce(seconds)

@@ -126,7 +126,7 @@ class Upstream:
 
     @may_run_in_reactor
     async def receive(self, begun: Begun, may_begin: Callable[[], bool] | None) -> bytes | None:
-        """Receive the reply to a request that was sent, whole without `may_begin`; else and errors as `pass_on`."""
+        """Receive the reply to a sent request, relayed as in `pass_on` if `may_begin` is given; errors as `forward`."""
         try:
             relay = None if may_begin is None else _AnswerRelay(self._client, may_begin)
             return await begun.connection.receive_answer(begun.frame, relay)

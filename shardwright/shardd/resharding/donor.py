@@ -70,7 +70,7 @@ class DonorSource:
     async def start(self, position: Timestamp | None, from_key: bytes | None) -> Timestamp:
         """Open the source; see `CloneSource.start`."""
         followed = await self._source.start(position=position, from_key=from_key)
-        # Created only now, after the oplog cursor, so that neither misses a write.
+        # Created only after the oplog cursor, so that together they miss no write.
         mongod, namespace, uuid, pattern, whole = self._scope
         self.history = DonorHistory(mongod, HistoryReader(namespace, uuid.bytes, pattern, whole))
         return followed

@@ -79,7 +79,7 @@ class PreviewTransaction:
     async def run(self, db: str, command: Mapping[str, Any]) -> bytes:
         """Run a statement and return the raw reply, or raise its error.
 
-        Never committed, it may write despite blocks.
+        Never committed, it may write while writes are blocked.
         """
         start = {} if self._has_begun else {"startTransaction": True}
         self._has_begun, self._is_known = True, False
