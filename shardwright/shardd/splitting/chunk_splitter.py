@@ -70,8 +70,8 @@ _TAIL_MIN: Final = 0.8
 _AVERAGE_MIN: Final = 2 / 3
 """Limits for the last chunks, both as fractions of a full chunk.
 
-A remainder of at least the first is kept. Otherwise the last chunks are made equally large, and one fewer if they would
-be smaller than the second.
+A remainder of at least the first is kept. Otherwise the last chunks are made equally large, and there is one fewer if
+they would be smaller than the second.
 """
 
 
