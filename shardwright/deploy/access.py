@@ -1,13 +1,12 @@
-"""Access control of a local cluster: its key file, its first user, and how the launcher itself logs in.
+"""Access control of a local cluster: its key file, its first user, and the launcher's own log-in.
 
 ::
 
-    DIR/auth/key              by which the processes recognise each other, and the launcher, unless they do so by
-                              certificates
-    DIR/auth/password         of the first user
-    DIR/auth/rotation.json    how far a rotation of the key has come, while there is one
+    DIR/auth/key              authenticates the processes and the launcher, unless the cluster uses certificates
+    DIR/auth/password         the first user's password
+    DIR/auth/rotation.json    progress of a key rotation, while one is in progress
 
-All are for their owner alone. The launcher logs in with the key, or with a certificate of the cluster, so that a
+Only the owner can read these files. The launcher logs in with the key, or with a certificate of the cluster, so that a
 changed password does not lock it out.
 """
 
@@ -28,11 +27,11 @@ FIRST_USER: Final = "root"
 FIRST_USER_DATABASE: Final = "admin"
 
 _KEY_BYTES: Final = 756
-"""As MongoDB recommends: 1008 characters, with at most 1024 allowed."""
+"""The size that MongoDB recommends: 1008 characters in base64, of at most 1024."""
 _PASSWORD_BYTES: Final = 24
 _USER_EXISTS: Final = 51003
 _ITEM: Final = "- "
-"""What begins each item of a list in YAML."""
+"""The beginning of each item of a YAML list."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Access:
 
     @property
     def key_file(self) -> Path:
-        """The file for ``--key-file``."""
+        """The key file, for ``--key-file``."""
         return self.directory / "key"
 
     @property
@@ -57,14 +56,10 @@ class Access:
         return self.directory / "rotation.json"
 
     def create(self, *, has_key: bool) -> None:
-        """Make the files that do not exist yet.
+        """Create the missing files.
 
         Args:
-            has_key: whether processes log in with a key.
-
-        Raises:
-            DeployError: they cannot be written.
-        """
+            has_key: whether processes log in with a key."""
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             if has_key:
@@ -74,19 +69,11 @@ class Access:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
 
     def log_in(self) -> Mapping[str, Any]:
-        """The options with which a client logs in as a part of the cluster.
-
-        Raises:
-            DeployError: the key file cannot be read.
-        """
+        """Return the client options for logging in as a member of the cluster."""
         return log_in_by_key(self.key_file)
 
     def keys(self) -> list[str]:
-        """The keys in the key file: one, or during a rotation the new one and the old one.
-
-        Raises:
-            DeployError: the key file cannot be read.
-        """
+        """Return the keys in the key file: one, or during a rotation the new one and the old one."""
         return keys_in(self.key_file)
 
     def write_keys(self, keys: Sequence[str]) -> None:
@@ -105,11 +92,7 @@ class Access:
         """Create the first user, unless it exists.
 
         Args:
-            client: logged in at a router.
-
-        Raises:
-            DeployError: the cluster refuses.
-        """
+            client: logged in at a router."""
         password = self.password_file.read_text(encoding="ascii")
         try:
             client[FIRST_USER_DATABASE].command("createUser", FIRST_USER, pwd=password, roles=["root"])
@@ -120,7 +103,7 @@ class Access:
             raise DeployError(f"cannot create the first user: {reason(error)}") from error
 
     def describe(self, *, has_key: bool) -> dict[str, str]:
-        """What ``--json`` shows; no secrets."""
+        """Return the entry for ``--json``; it has no secrets."""
         return {
             "user": FIRST_USER,
             "database": FIRST_USER_DATABASE,
@@ -134,22 +117,14 @@ NO_LOG_IN: Final[Mapping[str, Any]] = {}
 
 
 def log_in_by_key(key_file: Path) -> Mapping[str, Any]:
-    """The options with which a client logs in as a part of the cluster that has this key.
-
-    Raises:
-        DeployError: the key file cannot be read.
-    """
-    # During a rotation every process knows the old key, which is the last one.
+    """Return the client options for logging in as a member of the cluster that has this key."""
+    # During a rotation the old key comes last, and every process accepts it.
     key = keys_in(key_file)[-1]
     return {"username": "__system", "password": key, "authSource": "local", "authMechanism": "SCRAM-SHA-256"}
 
 
 def keys_in(key_file: Path) -> list[str]:
-    """The keys in a key file, see `Access.keys`.
-
-    Raises:
-        DeployError: it cannot be read.
-    """
+    """Return the keys in a key file, as `Access.keys`."""
     try:
         lines = key_file.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -159,18 +134,18 @@ def keys_in(key_file: Path) -> list[str]:
 
 
 def new_key() -> str:
-    """A random key."""
+    """Generate a random key."""
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
 def write_once(path: Path, text: str) -> None:
-    """As `_write`, unless the file exists."""
+    """Write a private file, unless it exists."""
     if not path.exists():
         _write(path, text)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is private from the moment it exists, and whole even after a crash."""
+    """Write a file that is private from its creation and complete even after a crash."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -20,20 +20,22 @@ from shardwright.deploy.topology import Topology
 
 
 class UnknownOutcomeError(DeployError):
-    """A shard may have been added to the cluster, or may still be."""
+    """The shard may or may not have been added to the cluster, or the addition may still be running."""
 
 
 def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, deadline: float) -> str:
-    """Start a replica set with its daemons and add it to the cluster; returns the name of the shard.
+    """Start a replica set with its daemons, add it to the cluster, and return the name of the shard.
 
-    The state file has the shard from the beginning, so that an attempt that was interrupted, whenever that was, can be
-    continued by the next one, by `remove_shard`, and by ``up``.
+    The state file lists the shard from the beginning. After an interruption at any point, the next attempt,
+    `remove_shard`
+    or ``up`` can continue.
 
     Raises:
-        DeployError: the shard cannot be started, or the cluster refuses it: then its processes are stopped again, and
-            its data are removed, unless an earlier attempt may have added it. Or the outcome is not known.
+        DeployError: the shard cannot be started, or the cluster refuses it. Its processes are then stopped and its data
+            removed, unless an earlier attempt may have added it.
+        UnknownOutcomeError: the shard may have been added.
     """
-    if not state.added:  # the file was written by an older version, or by an `up` that was killed
+    if not state.added:  # written by an older version, or by an `up` that was killed
         with router(layout, state) as client:
             state = replace(state, added=frozenset(listed_shards(client)))
     with PortReservation() as ports:
@@ -62,7 +64,7 @@ def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, d
 
 @contextmanager
 def _progress(added: Topology, steps: Steps) -> Iterator[Steps]:
-    """A bar of what there is to be done: processes that become ready, a primary, and the shard in the cluster."""
+    """Show a progress bar over the processes that become ready, the election, and the shard in the cluster."""
     (shard,) = added.shards
     with progress_bar(f"adding {shard['_id']}", len(added.processes) + 2) as bar:
         yield BarSteps(steps, bar, is_alone=sys.stdout.isatty())
@@ -77,7 +79,7 @@ def _start(
     steps: Steps,
     deadline: float,
 ) -> None:
-    """Start the processes of a shard; those that an earlier attempt has started are restarted."""
+    """Start the processes of a shard, restarting those that an earlier attempt has started."""
     supervisor.find_unrecorded()
     for role in STOP_ORDER:
         supervisor.stop(added.of_role(role))
@@ -92,8 +94,7 @@ def _add(layout: Layout, whole: ClusterState, added: Topology, steps: Steps) -> 
     """Add a shard to the cluster, unless it is there already.
 
     Raises:
-        DeployError: the cluster refuses it.
-        UnknownOutcomeError: this was interrupted, or there was no answer.
+        UnknownOutcomeError: the command was interrupted, or there was no answer.
     """
     (shard,) = added.shards
     with steps.step(f"adding {shard['_id']}"), router(layout, whole) as client:
@@ -109,7 +110,7 @@ def _add(layout: Layout, whole: ClusterState, added: Topology, steps: Steps) -> 
 
 
 def _is_refusal(client: Client, shard: str, error: BaseException) -> bool:
-    """Whether a shard has certainly not been added."""
+    """Whether the shard has certainly not been added."""
     try:
         return isinstance(error, OperationFailure) and shard not in listed_shards(client)
     except PyMongoError:

@@ -1,6 +1,6 @@
-"""What the values of the command's options may be.
+"""Types of the command's option values.
 
-Each function raises `argparse.ArgumentTypeError`, with a message for the user, for what is not such a value.
+Each function raises `argparse.ArgumentTypeError`, with a message for the user, if the text is not valid.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, parse_parameter
 
 
 def signal_of(text: str) -> signal.Signals:
-    """A signal by its number or name, with or without SIG."""
+    """Parse a signal's number or name, with or without SIG."""
     try:
         return signal.Signals(int(text)) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
     except (KeyError, ValueError):
@@ -20,7 +20,7 @@ def signal_of(text: str) -> signal.Signals:
 
 
 def daemon_option(text: str) -> tuple[str, str]:
-    """The name and the value of a daemon's option."""
+    """Parse the name and the value of a daemon's option."""
     try:
         return parse_option(text)
     except ValueError as error:
@@ -28,7 +28,7 @@ def daemon_option(text: str) -> tuple[str, str]:
 
 
 def parameter(text: str) -> tuple[str, str]:
-    """The name and the value of a server parameter."""
+    """Parse the name and the value of a server parameter."""
     try:
         return parse_parameter(text)
     except ValueError as error:
@@ -36,14 +36,14 @@ def parameter(text: str) -> tuple[str, str]:
 
 
 def orphan_cleanup_delay(text: str) -> tuple[str, str]:
-    """The server parameter that delays the deletion of orphans by a whole number of seconds."""
+    """Parse a whole number of seconds into the server parameter that delays the deletion of orphans."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return ORPHAN_CLEANUP_DELAY, str(int(text))
 
 
 def amount(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     try:
         amount = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""An authority that signs the certificates of a cluster, and requests to it from hosts that keep their keys."""
+"""The certificate authority of a cluster, and certificate requests from hosts that keep their own keys."""
 
 import socket
 from dataclasses import dataclass
@@ -35,18 +35,17 @@ SIGNS_CERTIFICATES: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""What an authority uses its key for: certificates, and lists of those that it has revoked."""
+"""Key usage of an authority: it signs certificates and revocation lists."""
 _CLOCK_DIFFERENCE_MAX: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """What a host or user asks an authority to sign.
+    """A host's or user's request for a certificate.
 
     Attributes:
         common_name: of the host or user.
         hosts: names and addresses of the host; empty for a user.
-        key: the public key.
     """
 
     common_name: str
@@ -55,7 +54,7 @@ class CertificateRequest:
 
     @classmethod
     def new(cls, common_name: str, hosts: tuple[str, ...]) -> tuple[str, str]:
-        """A new private key and the request for it, both PEM."""
+        """Create a private key and the request for it, both PEM."""
         key = _new_key()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         builder = x509.CertificateSigningRequestBuilder(subject)
@@ -65,10 +64,10 @@ class CertificateRequest:
 
     @classmethod
     def parse(cls, encoded: bytes) -> Self:
-        """The request in a file.
+        """Parse the request in a file.
 
         Raises:
-            ValueError: it is not a request that `new` makes, or its signature is wrong.
+            ValueError: it is not a request as `new` makes them, or its signature is wrong.
         """
         request = x509.load_pem_x509_csr(encoded)
         key = request.public_key()
@@ -82,19 +81,14 @@ class CertificateRequest:
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs certificates; its files are PEM.
-
-    Attributes:
-        key: its private key.
-        certificate: its own certificate, which it has signed itself.
-    """
+    """A certificate authority with a self-signed certificate; its files are PEM."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @classmethod
     def new(cls, title: str) -> Self:
-        """A new one.
+        """Create an authority.
 
         Args:
             title: the beginning of its name, which ends with the machine's name.
@@ -111,11 +105,11 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, file: Path) -> Self:
-        """The authority in two files.
+        """Read the authority from two files.
 
         Raises:
             OSError: they cannot be read.
-            ValueError: they do not hold what `save` writes.
+            ValueError: they were not written by `save`.
             TypeError: the key is encrypted.
         """
         key = load_pem_private_key(key_file.read_bytes(), None)
@@ -134,20 +128,20 @@ class Authority:
 
     @property
     def text(self) -> str:
-        """Its certificate."""
+        """The authority's certificate as PEM."""
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def issue(self, unit: str, common_name: str, hosts: tuple[str, ...]) -> str:
-        """A new certificate with its key, PEM; of a server, which is also a client of others, if it has hosts."""
+        """Issue a certificate with its key, PEM; with hosts it is valid for a server as well as a client."""
         key = _new_key()
         return self._certificate(key.public_key(), unit, common_name, hosts) + _text(key)
 
     def sign(self, request: CertificateRequest, unit: str) -> str:
-        """The certificate for a request, PEM; the key stays where it is.
+        """Sign a request and return the certificate, PEM; the private key stays with the requester.
 
         Args:
-            request: has the name, the hosts and the public key.
-            unit: of the certificate. Never the request's own: it decides who counts as a member of the cluster.
+            unit: of the certificate. It decides who counts as a member of the cluster, so it is never taken from the
+                request.
         """
         return self._certificate(request.key, unit, request.common_name, request.hosts)
 
@@ -188,7 +182,7 @@ def _name(unit: str, common_name: str) -> x509.Name:
 
 
 def alternative_names(extensions: x509.Extensions) -> tuple[str, ...]:
-    """The hosts that a certificate or request is for."""
+    """Return the hosts in the subject alternative names of a certificate or request."""
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

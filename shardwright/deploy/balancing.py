@@ -1,4 +1,4 @@
-"""``shardwright balancer``: the balancer's switch and state, and what it would do next."""
+"""``shardwright balancer``: the balancer's switch and state, and the decisions of its next round."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,11 +15,7 @@ _VERBS: Final = {"moveChunk": "move", "moveRange": "move", "mergeChunks": "merge
 
 
 def balancer(uri: str, log_in: Mapping[str, Any], action: str) -> dict[str, Any]:
-    """Start or stop the balancer if asked to, and return ``mode``, ``inBalancerRound`` and ``numBalancerRounds``.
-
-    Raises:
-        DeployError: the cluster does not answer, or refuses.
-    """
+    """Start or stop the balancer if requested, and return ``mode``, ``inBalancerRound`` and ``numBalancerRounds``."""
     commands = {"start": "balancerStart", "stop": "balancerStop"}
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:
@@ -32,11 +28,7 @@ def balancer(uri: str, log_in: Mapping[str, Any], action: str) -> dict[str, Any]
 
 
 def explanation(uri: str, log_in: Mapping[str, Any]) -> dict[str, Any]:
-    """What the next round of the balancer would do, and why.
-
-    Raises:
-        DeployError: the cluster does not answer, or refuses.
-    """
+    """Return the decisions of the next balancer round, with reasons."""
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:
             reply = client.admin.command("balancerExplain")
@@ -48,7 +40,7 @@ def explanation(uri: str, log_in: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_text(status: dict[str, Any]) -> str:
-    """The state of the balancer in one line."""
+    """Describe the state of the balancer in one line."""
     doing = "in a round" if status["inBalancerRound"] else "between two rounds"
     return (
         f"the balancer is {'off' if status['mode'] == 'off' else 'on'}, {doing}, {status['numBalancerRounds']} so far"
@@ -56,7 +48,7 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def explanation_text(explained: dict[str, Any]) -> str:
-    """What the next round would do, a line for each decision and for each thing that is left alone."""
+    """Describe the next round, a line for each decision and for each collection, shard or zone that it skips."""
     switch = "on" if explained["enabled"] else "off (nothing of this is done)"
     lines = [f"policy {explained['balancerPolicy']}, the balancer is {switch}"]
     lines += [_decision_text(each) for each in explained["decisions"]] or ["nothing to do"]

@@ -1,7 +1,8 @@
 """The command `shardwright certs`: certificates for the hosts and users of a cluster on several machines.
 
-The authority is a directory with the files of `TlsFiles`, which only its owner may read. A host or user whose key shall
-not leave its machine makes a request there, and only the request travels.
+The authority is a directory with the files of `TlsFiles`, which only its owner may read. A host or user can keep its
+key
+on its own machine: the request is made there, and only the request travels.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from shardwright.deploy.tls_files import CLIENTS, SERVERS, TlsFiles
 
 DEFAULT_AUTHORITY: Final = Path("authority")
 RENEWAL: Final = timedelta(days=30)
-"""How long before its end a certificate is replaced."""
+"""Remaining validity below which a certificate is replaced."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +67,7 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run the command; the return value is its exit status.
-
-    Raises:
-        DeployError: a file cannot be read or written, or is not what it should be.
-    """
+    """Run the command and return its exit status."""
     try:
         for line in _ACTIONS[options.action](options):
             print(line)
@@ -80,11 +77,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def authorities(directory: Path) -> tuple[Authority, Authority]:
-    """The authorities for hosts and for users, which are created if they do not exist.
-
-    Raises:
-        DeployError: they cannot be created or read.
-    """
+    """Return the authorities for hosts and for users, and create them if they do not exist."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return TlsFiles(directory).authorities()
@@ -94,7 +87,7 @@ def authorities(directory: Path) -> tuple[Authority, Authority]:
 
 
 def host_names(name: str, aliases: list[str]) -> tuple[str, ...]:
-    """The hosts that a certificate is for; always with loopback, over which the daemons of a host reach each other."""
+    """Return the hosts of a certificate, including loopback, over which the daemons of a host reach each other."""
     return tuple(dict.fromkeys((name, *aliases, "localhost", "127.0.0.1", "::1")))
 
 
@@ -168,7 +161,7 @@ def _described(path: Path) -> list[str]:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate in a file.
+    """Read the first certificate in a file.
 
     Raises:
         OSError: it cannot be read.

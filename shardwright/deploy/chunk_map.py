@@ -1,4 +1,4 @@
-"""Drawing a map of a collection's chunks in the terminal: one row per shard, one block per chunk."""
+"""A map of a collection's chunks in the terminal: one row per shard, one block per chunk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BOUND_CHARACTERS_MAX = 24
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk, with the fields that the map needs."""
+    """The fields of a chunk that the map needs."""
 
     minimum: dict[str, Any]
     maximum: dict[str, Any]
@@ -48,7 +48,7 @@ class ChunkMap:
 
 
 def draw(chunk_map: ChunkMap, shards: Sequence[str]) -> str:
-    """The map as text: a row of blocks for each of ``shards``, and the ranges below."""
+    """Draw the map: a row of blocks for each of ``shards``, and the ranges below."""
     count = len(chunk_map.chunks)
     key = ", ".join(f"{field}: {direction}" for field, direction in chunk_map.key.items())
     lines = [f"{chunk_map.namespace} {{ {key} }}: {count} chunk{'s' if count != 1 else ''}"]
@@ -61,7 +61,7 @@ def draw(chunk_map: ChunkMap, shards: Sequence[str]) -> str:
 
 
 def _row(chunks: Sequence[Chunk], shard: str) -> str:
-    """One character per column; a column that represents several chunks is full if the shard owns any of them."""
+    """Draw one character per column; a column for several chunks is full if the shard owns any of them."""
     columns = max(1, WIDTH // len(chunks)) * len(chunks) if len(chunks) <= WIDTH else WIDTH
     owners = [
         {chunk.shard for chunk in chunks[column * len(chunks) // columns : -(-(column + 1) * len(chunks) // columns)]}
@@ -71,7 +71,7 @@ def _row(chunks: Sequence[Chunk], shard: str) -> str:
 
 
 def _ranges(chunks: Sequence[Chunk], margin: int) -> list[str]:
-    """The first and last ranges, or all of them if they are few."""
+    """List the ranges, or the first and last ones if there are many."""
     shown = list(chunks)
     omitted = 0
     if len(shown) > 12:
@@ -85,7 +85,7 @@ def _ranges(chunks: Sequence[Chunk], margin: int) -> list[str]:
 
 
 def bound_text(bound: dict[str, Any]) -> str:
-    """The values of a shard key as shown in the map."""
+    """Format the values of a shard key for the map."""
     text = ", ".join(_value(value) for value in bound.values())
     return text if len(text) <= BOUND_CHARACTERS_MAX else text[: BOUND_CHARACTERS_MAX - 1] + "…"
 

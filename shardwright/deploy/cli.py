@@ -41,14 +41,14 @@ from shardwright.sync.cli import SyncCommandError
 from shardwright.sync.cli import run_command as run_sync
 
 EXIT_INCONSISTENT: Final = 2
-"""The exit status of `shardwright check` if it has found something; errors have 1."""
+"""The exit status of `shardwright check` after findings; errors exit with 1."""
 
 EXIT_INTERRUPTED: Final = 130
 """The exit status that a shell reports for a command ended by SIGINT."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the return value is its exit status."""
+    """Run the command and return its exit status."""
     options = argument_parser().parse(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_interrupt():
@@ -147,7 +147,7 @@ def _destroy(options: argparse.Namespace) -> int:
 
 
 def _is_confirmed(question: str) -> bool:
-    """Whether the user answers with yes; without a terminal nothing is."""
+    """Whether the user confirms."""
     if not sys.stdin.isatty():
         raise DeployError("give --yes, because there is no terminal to ask")
     return input(f"shardwright: {question} [y/N] ").strip().lower() in ("y", "yes")

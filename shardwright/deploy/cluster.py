@@ -1,4 +1,4 @@
-"""One local cluster: the commands of `shardwright`, step by step."""
+"""The operations on one local cluster, one per command of `shardwright`."""
 
 import json
 import signal
@@ -42,14 +42,17 @@ WATCH_INTERVAL: Final = 1.0
 
 
 class LocalCluster:
-    """The cluster in one directory."""
+    """The cluster in one directory.
+
+    Methods that need an existing cluster raise `DeployError` if the directory has none.
+    """
 
     def __init__(self, directory: Path, steps: Steps) -> None:
         self._layout = Layout(directory.resolve())
         self._steps = steps
 
     def up(self, options: UpOptions) -> None:
-        """Start a new cluster, or the one in the directory; returns when a client can write.
+        """Start a new cluster, or the one in the directory, and return when a client can write.
 
         Raises:
             DeployError: it cannot be started. Nothing is left running.
@@ -75,11 +78,7 @@ class LocalCluster:
                 raise
 
     def down(self) -> None:
-        """Stop all processes in order; does nothing if the cluster is already down.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Stop all processes in order; does nothing if the cluster is already down."""
         try:
             state = self._layout.require()
         except DamagedStateError as error:
@@ -89,33 +88,22 @@ class LocalCluster:
             self._stop(state, self._supervisor(state))
 
     def kill(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to one process, and wait until it has ended, or is paused, if the signal is one that does that.
-
-        Raises:
-            DeployError: there is no such process, or it is not running.
-        """
+        """Send a signal to one process, and wait for its end or pause if the signal causes one."""
         state = self._layout.require()
         self._supervisor(state).signal(state.topology.named(name), number)
 
     def restart(self, name: str, timeout: float) -> None:
-        """Stop one process if it is running, start it again, and wait until it is ready.
-
-        Raises:
-            DeployError: there is no such process, or it does not become ready.
-        """
+        """Stop one process if it is running, start it again, and wait until it is ready."""
         state = self._layout.require()
         plan = state.topology.named(name)
         with self._layout.lock(), self._steps.step(f"restarting {name}"):
             self._supervisor(state).restart(plan, time.monotonic() + timeout)
 
     def rotate_key(self, timeout: float) -> None:
-        """Give the running cluster another key, process by process. If this is interrupted, it can be repeated.
+        """Replace the key of the running cluster, process by process. The call can be repeated after an interruption.
 
         Args:
-            timeout: seconds that each process may take to be ready again.
-
-        Raises:
-            DeployError: see `deploy.key_rotation.rotate_key`.
+            timeout: seconds until each process must be ready again.
         """
         state = self._layout.require()
         with self._layout.lock():
@@ -123,11 +111,7 @@ class LocalCluster:
         self._steps.say("the cluster has a new key")
 
     def change_cluster_auth_mode(self, mode: str) -> None:
-        """Have the processes of the running cluster recognise each other in another way; it can be repeated.
-
-        Raises:
-            DeployError: see `deploy.cluster_auth.change_mode`.
-        """
+        """Change ``clusterAuthMode`` of the running cluster. The call can be repeated after an interruption."""
         state = self._layout.require()
         with self._layout.lock():
             change_mode(self._layout, state, self._supervisor(state), self._steps, mode)
@@ -138,7 +122,6 @@ class LocalCluster:
 
         Args:
             members: of its replica set; None for as many as the other shards have.
-            timeout: seconds.
 
         Raises:
             DeployError: it cannot be started or added (see `deploy.added_shard`).
@@ -151,7 +134,9 @@ class LocalCluster:
         self._steps.say(f"{shard} is a shard of the cluster")
 
     def remove_shard(self, shard: str) -> None:
-        """Drain a shard, remove it from the running cluster and stop it. If this is interrupted, it can be repeated.
+        """Drain a shard, remove it from the running cluster and stop it.
+
+        The call can be repeated after an interruption.
 
         Raises:
             DeployError: there is no such shard, or something is left on it that does not move by itself.
@@ -163,32 +148,24 @@ class LocalCluster:
         self._steps.say(f"{shard} was removed")
 
     def balancer(self, action: str) -> dict[str, Any]:
-        """Start or stop the balancer, or just return its state (see `deploy.balancing`)."""
+        """Start or stop the balancer if ``action`` says so, and return its state (see `deploy.balancing`)."""
         return balancer(*self.connection(), action)
 
     def check(self, *, indexes: bool) -> list[dict[str, Any]]:
-        """The inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
+        """Return the inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
         return inconsistencies(*self.connection(), indexes=indexes)
 
     def explain_balancer(self) -> dict[str, Any]:
-        """What the balancer would do next (see `deploy.balancing`)."""
+        """Return the decisions of the next balancer round (see `deploy.balancing`)."""
         return explanation(*self.connection())
 
     def connection(self) -> tuple[str, Mapping[str, Any]]:
-        """How to connect to the routers: the connection string, and the options to log in.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return the connection string of the routers and the options to log in."""
         state = self._layout.require()
         return state.topology.uri, self._layout.log_in(state)
 
     def describe(self) -> dict[str, Any]:
-        """The document that ``--json`` prints; a process that is not running has the pid ``None``.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return the document for ``--json``; a process that is not running has the pid ``None``."""
         state = self._layout.require()
         supervisor = self._supervisor(state)
         topology = state.topology
@@ -215,11 +192,7 @@ class LocalCluster:
         }
 
     def process_list(self) -> list[dict[str, Any]]:
-        """The processes with their states (see `deploy.process_list`).
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return the processes with their states (see `deploy.process_list`)."""
         state = self._layout.require()
         supervisor = self._supervisor(state)
         plans = state.topology.processes
@@ -230,11 +203,7 @@ class LocalCluster:
         )
 
     def facts(self) -> Facts:
-        """What `shardwright doctor` judges: the cluster, and this machine (see `deploy.doctor_gather`).
-
-        Raises:
-            DeployError: there is no cluster in the directory, or no router answers as it should.
-        """
+        """Collect the facts about the cluster and this machine for `shardwright doctor`."""
         state = self._layout.require()
         supervisor = self._supervisor(state)
         log_in = self._layout.log_in(state)
@@ -259,33 +228,25 @@ class LocalCluster:
         return self._layout.root
 
     def log(self, name: str) -> Path:
-        """The log of a process.
-
-        Raises:
-            DeployError: there is no such process.
-        """
+        """Return the path of a process's log."""
         return self._layout.log(self._layout.require().topology.named(name).name)
 
     def destroy(self) -> None:
-        """Stop all processes, and delete the directory with everything that the launcher has put there.
+        """Stop all processes, and delete the launcher's files and the directory if nothing else is in it.
 
         Raises:
-            DeployError: there is no cluster in the directory, or a file cannot be deleted.
+            DeployError: a file cannot be deleted.
         """
         self.down()
         self._layout.remove()
         self._steps.say(f"{self._layout.root} was deleted")
 
     def migrations(self) -> list[dict[str, Any]]:
-        """The active migrations, from the running shard daemons (see `deploy.migrations`).
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return the active migrations, from the running shard daemons (see `deploy.migrations`)."""
         return migrations_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def reshardings(self) -> list[dict[str, Any]]:
-        """The recipients of the present resharding operation (`deploy.reshardings`); errors as `migrations`."""
+        """Return the recipients of the present resharding operation (see `deploy.reshardings`)."""
         return reshardings_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def _running_shard_daemons(self) -> list[ProcessPlan]:
@@ -295,7 +256,7 @@ class LocalCluster:
         return [plan for plan in state.topology.of_role(Role.SHARDD) if supervisor.running(plan)]
 
     def watch(self) -> None:
-        """Report every process that ends unexpectedly; returns when another command has stopped all of them."""
+        """Report every process that ends unexpectedly; return when another command has stopped all of them."""
         state = self._layout.require()
         supervisor = Supervisor(self._layout, state)
         reported = set()
@@ -316,7 +277,7 @@ class LocalCluster:
             wait_any_ended(alive, WATCH_INTERVAL)
 
     def _supervisor(self, state: ClusterState) -> Supervisor:
-        """The object that controls the processes; first reports problems with the directory."""
+        """Return the supervisor of the processes, after reporting problems with the directory."""
         supervisor = Supervisor(self._layout, state)
         for complaint in supervisor.find_unrecorded():
             self._steps.say(f"shardwright: {complaint}")
@@ -327,7 +288,7 @@ class LocalCluster:
         return supervisor
 
     def _plan(self, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
-        """The cluster to start."""
+        """Plan the cluster to start."""
         state = self._layout.load()
         if state is None:
             planned = new_cluster(self._layout, options, mongod, ports)
@@ -365,5 +326,5 @@ class LocalCluster:
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """``document`` on one line; shard keys are written as MongoDB extended JSON."""
+    """Encode ``document`` on one line; shard keys are written as MongoDB extended JSON."""
     return json.dumps(document, separators=(",", ":"), default=json_util.default)

@@ -1,6 +1,7 @@
-"""Has a running cluster go from one way of recognising each other to the next (MongoDB's ``clusterAuthMode``).
+"""Changing how the processes of a running cluster authenticate to each other (MongoDB's ``clusterAuthMode``).
 
-It goes one mode further at a time, and all processes do before the next mode begins: what one sends, all others accept.
+The cluster goes through the modes one at a time. All processes reach a mode before the first one enters the next, so
+that every process accepts the credentials that the others send.
 """
 
 from dataclasses import replace
@@ -22,13 +23,9 @@ _PARAMETER: Final = "clusterAuthMode"
 
 
 def change_mode(layout: Layout, state: ClusterState, supervisor: Supervisor, steps: Steps, wanted: str) -> None:
-    """Bring all processes to a mode, through those before it, and remember it for later starts.
+    """Bring all processes to a mode, through the modes before it, and save it for later starts.
 
     Args:
-        layout: the directory of the cluster.
-        state: the cluster, which is running.
-        supervisor: knows its processes.
-        steps: prints progress.
         wanted: one of `MODES`.
 
     Raises:
@@ -44,7 +41,7 @@ def change_mode(layout: Layout, state: ClusterState, supervisor: Supervisor, ste
         if supervisor.running(plan) is None:
             raise DeployError(f"{plan.name} is not running; the mode changes in a cluster that runs as a whole")
     for mode in MODES[present + 1 : MODES.index(wanted) + 1]:
-        # Each daemon has its mongod change too.
+        # Each daemon also changes the mode of its mongod.
         for plan in state.topology.of_role(Role.CONFIGD, Role.SHARDD, Role.ROUTER):
             with steps.step(f"{plan.name}: {mode}"), connect(plan.address, log_in=layout.log_in(state)) as client:
                 _change(client, plan.name, mode)

@@ -1,4 +1,4 @@
-"""What a cluster was started with, as its state file records it."""
+"""The settings of a cluster, as recorded in its state file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ class ClusterState:
         sockets: directory of the processes' UNIX sockets.
         parameters: server parameters of the shards (see `deploy.parameters`).
         separate_sockets: whether each daemon has its own socket directory.
-        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        log_rotate: action on a log file at rotation, ``rename`` or ``reopen``.
         daemon_options: additional options for the daemons.
         has_access_control: whether processes and clients have to log in.
-        added: the shards that were added to the cluster at some time. If the catalog no longer has one of them, it was
-            removed and must not be added again.
-        has_tls: whether all connections are secured.
-        cluster_auth_mode: how the processes recognise each other (`deploy.modes`), with access control.
+        added: every shard that was ever added to the cluster. One that the catalog no longer has was removed, and must
+            not
+            be added again.
+        cluster_auth_mode: how the processes authenticate to each other (`deploy.modes`), with access control.
     """
 
     topology: Topology
@@ -53,19 +53,22 @@ class ClusterState:
     cluster_auth_mode: str = KEY_FILE
 
     def sockets_of(self, name: str) -> Path:
-        """The directory in which the daemon ``name`` looks for UNIX sockets."""
+        """Return the directory in which the daemon ``name`` looks for UNIX sockets."""
         return self.sockets / name if self.separate_sockets else self.sockets
 
     def address(self, plan: ProcessPlan) -> str:
-        """Where a client on this machine reaches a process: ``host:port``, or the path of a mongod's UNIX socket."""
+        """Return the address for clients on this machine: ``host:port``, or the path of a mongod's UNIX socket."""
         return str(self.mongod_socket(plan)) if plan.port is None else plan.address
 
     def mongod_socket(self, plan: ProcessPlan) -> Path:
-        """The UNIX socket on which a mongod listens."""
+        """Return the path of the UNIX socket on which a mongod listens."""
         return self.sockets / plan.socket_name
 
     def to_document(self) -> dict[str, Any]:
-        """The contents of the file but for what depends on where it is: the directory, and sockets outside of it."""
+        """Return the contents of the state file except what depends on its location.
+
+        That is the directory, and a socket directory outside of it.
+        """
         return {
             "format": FORMAT,
             "mongod": self.mongod,
@@ -84,7 +87,7 @@ class ClusterState:
 
     @classmethod
     def from_document(cls, document: dict[str, Any], sockets: Path) -> Self:
-        """The cluster that ``to_document`` has described.
+        """Restore the cluster from the result of ``to_document``.
 
         Raises:
             AttributeError, KeyError, TypeError, ValueError: the document has another structure.

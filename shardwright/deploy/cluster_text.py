@@ -1,4 +1,4 @@
-"""What the command says of a cluster: its processes, what moves, and how to connect."""
+"""Text about a cluster for people: its processes, its moves, and the command to connect."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,7 @@ from shardwright.deploy.topology import Role
 
 
 def cluster_text(document: dict[str, Any]) -> str:
-    """The document of `status --json` for people."""
+    """Format the document of `status --json` for people."""
     parts = [_process_table(document)]
     if document["migrations"]:
         parts.append("\n".join(map(migration_text, document["migrations"])))
@@ -21,7 +21,7 @@ def cluster_text(document: dict[str, Any]) -> str:
 
 
 def _what_to_do(document: dict[str, Any]) -> str:
-    """Instructions for connecting, or for starting a router first."""
+    """Say how to connect, or how to start a router first."""
     layout, processes = Layout(Path(document["dir"])), document["processes"]
     routers = [process for process in processes if process["role"] == Role.ROUTER]
     if any(router["pid"] for router in routers):
@@ -32,7 +32,7 @@ def _what_to_do(document: dict[str, Any]) -> str:
 
 
 def how_to_connect(document: dict[str, Any]) -> str:
-    """The command line of mongosh for the cluster that `LocalCluster.describe` describes."""
+    """Return the mongosh command line for the cluster that `LocalCluster.describe` describes."""
     access, tls = document.get("auth"), document.get("tls")
     words = ["mongosh"]
     if access is not None:

@@ -32,7 +32,7 @@ from shardwright.sync.cli import add_options as add_sync_options
 
 
 def argument_parser() -> SuggestingParser:
-    """The parser of the command line. The parsed options have the command's name as ``command``."""
+    """Build the parser of the command line. The parsed options have the command's name as ``command``."""
     parser = SuggestingParser(prog="shardwright", description="A sharded MongoDB cluster on this machine.")
     parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -263,7 +263,7 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    """Add ``--set-parameter`` and the options for single parameters; all of them are collected in ``parameters``."""
+    """Add ``--set-parameter`` and the options for single parameters, all collected in ``parameters``."""
     parser.add_argument(
         "--set-parameter",
         dest="parameters",

@@ -1,4 +1,4 @@
-"""The parser of a command line that suggests the nearest word for a misspelt one."""
+"""A command line parser that suggests the nearest word for a misspelt one."""
 
 import argparse
 import re
@@ -15,10 +15,10 @@ USAGE_ERROR: Final = 2
 
 
 class SuggestingParser(argparse.ArgumentParser):
-    """Explains mistakes with a suggestion."""
+    """An argument parser that adds a suggestion to its errors."""
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The parsed words; without any word the help says what there is.
+        """Parse the words; without any word, print the help.
 
         Raises:
             SystemExit: the words are not valid, or there are none.
@@ -42,7 +42,7 @@ class SuggestingParser(argparse.ArgumentParser):
 
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of a parser's commands, by their names."""
+    """Return the parsers of a parser's commands, by their names."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
@@ -50,12 +50,12 @@ def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that a misspelt one most likely means; None if no one is near."""
+    """Return the known word nearest to a misspelt one; None if none is near."""
     return next(iter(get_close_matches(word, list(known), n=1)), None)
 
 
 def version_text() -> str:
-    """The line that ``--version`` prints."""
+    """Return the line that ``--version`` prints."""
     try:
         own = version("shardwright")
     except PackageNotFoundError:  # it runs from a directory or archive without metadata

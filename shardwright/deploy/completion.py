@@ -1,6 +1,6 @@
-"""Completion scripts for shells, made from the parser of the command line.
+"""Shell completion scripts, generated from the parser of the command line.
 
-The scripts are static, so that a shell does not start an interpreter at every TAB. Names of processes come from the pid
+The scripts are static, so that a shell does not start an interpreter at every TAB. Process names come from the pid
 files in the directory of the cluster.
 """
 
@@ -14,7 +14,7 @@ from shardwright.deploy.layout import DEFAULT_DIRECTORY
 SHELLS: Final = ("bash", "zsh", "fish")
 
 _TAKES_NAME: Final = "name"
-"""The destination of a positional argument that is the name of a process."""
+"""The destination of a positional argument for the name of a process."""
 
 _BASH: Final = """\
 # bash completion for shardwright: source <(shardwright completion bash)
@@ -49,12 +49,7 @@ autoload -U +X bashcompinit && bashcompinit
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script for a shell of `SHELLS`.
-
-    Args:
-        shell: its name.
-        parser: of the command line.
-    """
+    """Generate the script for a shell of `SHELLS`."""
     if shell == "fish":
         return _fish(parser)
     script = _bash(parser)
@@ -111,7 +106,7 @@ def _fish(parser: argparse.ArgumentParser) -> str:
 
 
 def _visible(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options of a command and its actions; of options with the same name the first."""
+    """Return the options of a command and its actions; of options with the same name, only the first."""
     found: dict[str, argparse.Action] = {}
     for each in (parser, *commands(parser).values()):
         for action in each._actions:

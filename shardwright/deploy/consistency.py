@@ -1,4 +1,4 @@
-"""``shardwright check``: damage in the catalog and on the shards."""
+"""``shardwright check``: inconsistencies between the catalog and the shards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,16 +11,11 @@ from shardwright.deploy.errors import DeployError, reason
 
 
 def inconsistencies(uri: str, log_in: Mapping[str, Any], *, indexes: bool) -> list[dict[str, Any]]:
-    """What ``checkMetadataConsistency`` finds in a cluster.
+    """Run ``checkMetadataConsistency`` on a cluster.
 
     Args:
-        uri: the connection string of the cluster.
         log_in: see `Layout.log_in`.
-        indexes: whether to compare the indexes of the shards too.
-
-    Raises:
-        DeployError: the cluster does not answer, or refuses.
-    """
+        indexes: whether to compare the indexes of the shards too."""
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:
             reply = client.admin.command("checkMetadataConsistency", 1, checkIndexes=indexes)
@@ -31,7 +26,7 @@ def inconsistencies(uri: str, log_in: Mapping[str, Any], *, indexes: bool) -> li
 
 
 def inconsistencies_text(found: Sequence[dict[str, Any]]) -> str:
-    """The inconsistencies, a line for each."""
+    """Format the inconsistencies, a line for each."""
     if not found:
         return "no inconsistencies"
     lines = [f"{len(found)} {'inconsistency' if len(found) == 1 else 'inconsistencies'}"]

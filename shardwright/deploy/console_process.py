@@ -1,4 +1,4 @@
-"""The console beside a cluster that `shardwright up` runs in the foreground."""
+"""The console that `shardwright up` runs alongside a cluster in the foreground."""
 
 import subprocess
 import sys
@@ -19,9 +19,6 @@ def console_beside(directory: Path, port: int | None) -> Iterator[str | None]:
     Args:
         directory: of the cluster.
         port: of the console, 0 for any free one; None for no console.
-
-    Raises:
-        DeployError: it does not start; its log is in the cluster's directory.
     """
     if port is None:
         yield None

@@ -1,7 +1,7 @@
-"""Core dumps of the launcher and of the mongods that it starts, which have the keys of the cluster in their memory.
+"""Core dumps of the launcher and of the mongods that it starts, whose memory holds the keys of the cluster.
 
-The daemons see to themselves, in the same way: no core files, and no memory in what the kernel hands to a program
-(``core(5)``).
+The daemons forbid their own core dumps in the same way: no core files, and no memory in the dump that the kernel pipes
+to a program (``core(5)``).
 """
 
 import resource
@@ -15,11 +15,7 @@ _NO_MEMORY: Final = "0"
 
 
 def forbid_core_dumps() -> None:
-    """Have the kernel write nothing of the memory of this process and of those that it starts.
-
-    Raises:
-        DeployError: the kernel refuses.
-    """
+    """Keep the memory of this process and of its future children out of core dumps."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _FILTER.write_text(_NO_MEMORY)

@@ -1,7 +1,8 @@
 """Additional options for a cluster's daemons, such as limits and timeouts: ``--router-option NAME=VALUE``.
 
-The launcher knows only those options of daemons that it sets itself. The daemon's own command line parser checks
-whether other options exist and have valid values, before anything is started or saved.
+The launcher has a list of the daemon options that it sets itself, and refuses those here. Any other option is checked
+by
+the daemon's own command line parser, before anything is started or saved.
 """
 
 import subprocess
@@ -13,7 +14,7 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.topology import Role
 
 DaemonOptions = Mapping[Role, Mapping[str, str]]
-"""By role, the options by their names without dashes. An empty value removes the option."""
+"""Options by role, and by their names without dashes. An empty value removes the option."""
 
 DAEMONS: Final = (Role.ROUTER, Role.SHARDD, Role.CONFIGD)
 
@@ -30,7 +31,7 @@ _HELP_SECONDS_MAX: Final = 60.0
 
 
 def parse_option(text: str) -> tuple[str, str]:
-    """Name and value from ``NAME=VALUE``, which may begin with dashes.
+    """Parse name and value from ``NAME=VALUE``, which may begin with dashes.
 
     Raises:
         ValueError: it is not of that form, or the launcher sets this option itself.
@@ -44,17 +45,13 @@ def parse_option(text: str) -> tuple[str, str]:
 
 
 def combined(before: DaemonOptions, changes: DaemonOptions) -> dict[Role, dict[str, str]]:
-    """A cluster's options after some of them were changed."""
+    """Merge changes into a cluster's options."""
     merged = {role: {**before.get(role, {}), **changes.get(role, {})} for role in DAEMONS}
     return {role: {name: value for name, value in options.items() if value} for role, options in merged.items()}
 
 
 def check_options(options: DaemonOptions) -> None:
-    """Let each daemon parse the options with which it would be started.
-
-    Raises:
-        DeployError: it does not accept one of them.
-    """
+    """Check each daemon's options with its own command line parser."""
     for role, of_role in options.items():
         given = {name: value for name, value in of_role.items() if value}
         if given:

@@ -12,10 +12,10 @@ from shardwright.deploy.topology import ProcessPlan, Role
 
 
 def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
-    """The command line of a configd, shardd or router, with the interpreter and packages that run this launcher."""
+    """Return the command line of a configd, shardd or router, with the interpreter and packages of this launcher."""
     assert plan.metrics_port is not None
     common = [
-        # -P: a folder named like one of our packages in the current directory must not be imported instead.
+        # -P: Python must not import a folder in the current directory that has the name of one of our packages.
         *(sys.executable, "-P", "-m", f"shardwright.{plan.role}.main"),
         *("--port", str(plan.port)),
         *("--metrics-port", str(plan.metrics_port)),

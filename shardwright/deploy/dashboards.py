@@ -1,6 +1,6 @@
 """Grafana's dashboards for a cluster: cluster, router, shard, moves and clients.
 
-`monitor_config` writes them. Panels are tables here, so that a test can compare all metrics in them with the metrics of
+`monitor_config` writes them. Panels are tables here, so that a test can compare their metrics with the metrics of
 running daemons.
 """
 
@@ -21,7 +21,6 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: its title.
         unit: Grafana's name of the unit, for example ``s``, ``bytes`` or ``ops``.
         queries: expressions of Prometheus, each with the legend of its series.
         is_number: show the last value as a number, not the series as lines.
@@ -39,7 +38,6 @@ class Dashboard:
 
     Attributes:
         name: part of its uid and file name.
-        title: its title.
         panels: its panels in order.
         variables: variables that the user chooses besides the cluster: name and the metric that has them as labels.
     """
@@ -50,7 +48,7 @@ class Dashboard:
     variables: tuple[tuple[str, str], ...] = ()
 
     def expressions(self) -> Iterator[str]:
-        """All expressions in it, including the expressions of variables."""
+        """Yield all expressions in it, including the expressions of variables."""
         for panel in self.panels:
             for expression, _ in panel.queries:
                 yield expression
@@ -58,7 +56,7 @@ class Dashboard:
             yield metric
 
     def to_document(self) -> dict[str, Any]:
-        """The dashboard in Grafana's JSON model."""
+        """Return the dashboard in Grafana's JSON model."""
         return {
             "uid": f"shardwright-{self.name}",
             "title": self.title,
@@ -124,12 +122,12 @@ _R: Final = f'{_C}, replica_set=~"$shard"'
 
 
 def _rate(metric: str, labels: str, by: str = "") -> str:
-    """The rate of a counter, summed by some labels."""
+    """Return a query for the rate of a counter, summed by some labels."""
     return f"sum by ({by}) (rate({metric}{{{labels}}}[1m]))"
 
 
 def _increase(metric: str, labels: str, by: str) -> str:
-    """The increase of a counter in five minutes, summed by some labels."""
+    """Return a query for the increase of a counter in five minutes, summed by some labels."""
     return f"sum by ({by}) (increase({metric}{{{labels}}}[5m]))"
 
 

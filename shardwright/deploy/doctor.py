@@ -1,4 +1,4 @@
-"""The command `shardwright doctor`: what is wrong with a cluster, where, and how to mend it."""
+"""The command `shardwright doctor`: faults of a cluster, with their places and remedies."""
 
 import json
 from dataclasses import asdict
@@ -14,21 +14,18 @@ from shardwright.deploy.doctor_gather import Credentials
 from shardwright.deploy.errors import DeployError
 
 EXIT_FINDINGS: Final = 2
-"""The exit status if something was found; 1 if the doctor could not work."""
+"""The exit status after findings; 1 if the checks could not run."""
 
 _OF_THE_CONNECTION: Final = ("tls", "tlscafile", "tlscertificatekeyfile", "tlsinsecure")
 _ALLOWED: Final = ("authsource", "authmechanism", "authmechanismproperties", *_OF_THE_CONNECTION)
 
 
 def of_connection_string(uri: str, key_file: Path | None) -> tuple[list[str], Credentials]:
-    """The addresses of routers in a connection string, and how to log in there and at members.
+    """Return the router addresses in a connection string, and the credentials for routers and members.
 
     Args:
         uri: of routers.
-        key_file: the key of the cluster, with which the doctor logs in at members; None without access control.
-
-    Raises:
-        DeployError: the connection string is malformed, or the key cannot be read.
+        key_file: the key of the cluster, for logging in at members; None without access control.
     """
     try:
         parsed: dict[str, Any] = dict(parse_uri(uri))
@@ -45,7 +42,7 @@ def of_connection_string(uri: str, key_file: Path | None) -> tuple[list[str], Cr
 
 
 def findings_text(findings: list[Finding]) -> str:
-    """The findings for people."""
+    """Format the findings for people."""
     if not findings:
         return f"nothing found by {len(CHECKS)} checks"
     parts = [
@@ -56,5 +53,5 @@ def findings_text(findings: list[Finding]) -> str:
 
 
 def findings_json(findings: list[Finding]) -> str:
-    """The findings as one line."""
+    """Format the findings as one line of JSON."""
     return json.dumps({"findings": [asdict(finding) for finding in findings]}, separators=(",", ":"))

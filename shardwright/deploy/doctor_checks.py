@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from shardwright.deploy.doctor_facts import Facts, Kind, host_of, is_loopback, listed
 
 OPEN_FILES_MIN: Final = 64_000
-"""MongoDB's recommendation, and the limit in its own units."""
+"""MongoDB's recommendation, also the limit in its systemd units."""
 
 CLOCK_SECONDS_MAX: Final = 1.0
 CERTIFICATE_DAYS_MIN: Final = 30
@@ -22,7 +22,7 @@ _ON: Final = (True, 1, "1", "true")
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """Something fails, or will soon."""
@@ -36,10 +36,9 @@ class Finding:
 
     Attributes:
         check: the name of the check that found it.
-        severity: how bad it is.
         where: the address, replica set or directory.
-        what: a sentence without a period.
-        mend: what to do, likewise.
+        what: the fault, as a sentence without a period.
+        mend: the remedy, as a sentence without a period.
     """
 
     check: str
@@ -337,8 +336,7 @@ class Check:
 
     Attributes:
         name: in output, and for scripts.
-        title: what a cluster without such faults has, for the documentation.
-        find: the function.
+        title: the state of a cluster without such faults, for the documentation.
     """
 
     name: str
@@ -346,7 +344,7 @@ class Check:
     find: CheckFunction
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """The faults that it finds."""
+        """Run the check and return the faults."""
         return [Finding(self.name, *fault) for fault in self.find(facts)]
 
 
@@ -380,5 +378,5 @@ CHECKS: Final = (
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """What all checks find."""
+    """Run all checks."""
     return [finding for check in CHECKS for finding in check.findings(facts)]

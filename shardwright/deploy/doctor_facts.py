@@ -1,4 +1,4 @@
-"""What `shardwright doctor` knows of a cluster and of this machine, before it judges. Pure data."""
+"""Facts about a cluster and this machine, as input for the checks of `shardwright doctor`. Pure data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Kind(Enum):
-    """What is supposed to listen at an address."""
+    """The program that should listen at an address."""
 
     ROUTER = "router"
     SHARD_DAEMON = "shard daemon"
@@ -21,7 +21,7 @@ class Certificate:
     """The certificate of a server.
 
     Attributes:
-        names: the DNS names and addresses that it is for.
+        names: its DNS names and addresses.
         expires: the end of its validity.
     """
 
@@ -31,14 +31,14 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One address of the cluster. Facts that could not be had are None, or empty.
+    """One address of the cluster. Facts that are not available are None, or empty.
 
     Attributes:
         address: ``host:port``.
-        kind: what is supposed to listen there.
-        replica_set: the set it is supposed to belong to.
+        kind: the program that should listen there.
+        replica_set: the set it should belong to.
         refusal: why no connection could be opened.
-        failure: why no hello was answered on a connection that could be opened.
+        failure: why hello failed on an open connection.
         hello: its reply.
         version: of the mongod behind a daemon.
         own_version: of the daemon itself.
@@ -47,10 +47,10 @@ class Server:
         unreachable_members: members of its set that it cannot reach.
         sidecars: the daemons of its set by the addresses of their mongods.
         waits_for_journal: whether majority writes of its set wait for the journal.
-        disk_used: fraction of the mongod's disk.
-        clock_offset_seconds: how far its clock is ahead of this machine's.
-        clock_error_seconds: how much that may be wrong.
-        certificate: what it shows to clients.
+        disk_used: used fraction of the mongod's disk.
+        clock_offset_seconds: its clock minus this machine's.
+        clock_error_seconds: uncertainty of the offset.
+        certificate: the certificate it presents to clients.
     """
 
     address: str
@@ -78,11 +78,11 @@ class Server:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether a daemon in front of a mongod is supposed to listen there."""
+        """Whether a daemon in front of a mongod should listen there."""
         return self.kind is not Kind.ROUTER
 
     def option(self, path: str) -> Any:  # noqa: ANN401 - options of all types
-        """The option at a path with dots; None if it is not set, or not known."""
+        """Return the option at a path with dots; None if it is not set, or not known."""
         found: Any = self.options
         for name in path.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -95,8 +95,8 @@ class LocalProcess:
 
     Attributes:
         name: as `shardwright status` shows it.
-        open_files: how many files it may have open.
-        directories: where it writes.
+        open_files: its limit of open files.
+        directories: the directories it writes to.
     """
 
     name: str
@@ -109,10 +109,9 @@ class Host:
     """This machine.
 
     Attributes:
-        processes: of the cluster.
         huge_pages: the mode of transparent huge pages: ``always``, ``madvise`` or ``never``.
         read_only: directories that cannot be written.
-        disks_used: fractions of the disks of directories.
+        disks_used: used fraction of the disk, by directory.
     """
 
     processes: tuple[LocalProcess, ...] = ()
@@ -123,13 +122,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known.
+    """All facts about a cluster.
 
     Attributes:
-        servers: the routers and daemons.
-        now: the time.
         host: this machine; None if the cluster does not run here.
-        seeds: addresses at which the cluster was looked for.
+        seeds: the router addresses that the user named.
     """
 
     servers: tuple[Server, ...]
@@ -138,7 +135,7 @@ class Facts:
     seeds: tuple[str, ...] = ()
 
     def sets(self) -> Mapping[str, list[Server]]:
-        """The daemons by their replica sets."""
+        """Group the daemons by replica set."""
         found: dict[str, list[Server]] = {}
         for server in self.servers:
             if server.is_daemon:
@@ -146,12 +143,12 @@ class Facts:
         return found
 
     def sidecars(self) -> Mapping[str, str]:
-        """The registered daemons of all sets by the addresses of their mongods."""
+        """Return the registered daemons of all sets by the addresses of their mongods."""
         return {mongod: daemon for server in self.servers for mongod, daemon in server.sidecars.items()}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can mean itself by a host."""
+    """Whether a host name or address is loopback."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -159,10 +156,10 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """The host of ``host:port``."""
+    """Return the host of ``host:port``."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a sentence."""
+    """Join names for a sentence."""
     return ", ".join(sorted(names))

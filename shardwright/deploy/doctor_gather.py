@@ -1,4 +1,4 @@
-"""Reads the facts for `shardwright doctor` from a cluster and from this machine; changes nothing."""
+"""Reads the facts for `shardwright doctor` from a cluster and from this machine. It changes nothing."""
 
 import errno
 import json
@@ -28,12 +28,12 @@ from shardwright.deploy.mongod import connect
 from shardwright.deploy.readiness import ask
 
 ANSWER_SECONDS: Final = 3.0
-"""Seconds within which a server must answer."""
+"""Time limit for each answer, in seconds."""
 
 _AT_ONCE: Final = 16
 _CONFIG: Final = "config"
 _SILENCE: Final = timedelta(minutes=1)
-"""A router that has not renewed its entry for so long has gone."""
+"""Age of its last ping in the catalog after which a router counts as gone."""
 
 _REFUSED: Final = (13, 18)
 """Unauthorized, AuthenticationFailed."""
@@ -44,7 +44,7 @@ _TLS_OPTIONS: Final = ("tlscafile", "tlscertificatekeyfile", "tlscertificatekeyf
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How the doctor logs in.
+    """Log-in options of the doctor.
 
     Attributes:
         at_routers: options of a client of routers.
@@ -62,16 +62,13 @@ def gather(
     known: Mapping[str, str] | None = None,
     metrics: Mapping[str, str] | None = None,
 ) -> Facts:
-    """The facts about the cluster of some routers.
+    """Gather the facts about the cluster of some routers.
 
     Args:
         seeds: addresses of routers.
-        credentials: how to log in.
-        known: connection strings of sets by the names of their shards, and of ``config``, where they are known.
-        metrics: metrics endpoints by the addresses of daemons, likewise.
-
-    Raises:
-        DeployError: the routers refuse to say what the cluster consists of.
+        credentials: the log-in options.
+        known: known connection strings of sets, by the names of their shards and ``config``.
+        metrics: known metrics endpoints, by the addresses of daemons.
     """
     routers = tuple(dict.fromkeys(seeds))
     registered, sets = _ask_routers(routers, credentials)
@@ -86,9 +83,9 @@ def gather(
 
 
 def _ask_routers(seeds: tuple[str, ...], credentials: Credentials) -> tuple[list[str], dict[str, str]]:
-    """The routers that are registered and alive, and the connection strings of the sets.
+    """Return the routers that are registered and alive, and the connection strings of the sets.
 
-    Without config servers a router knows less: its own options name them at least.
+    Without the config servers a router returns neither, but its own options still name them.
     """
     registered: list[str] = []
     sets: dict[str, str] = {}
@@ -102,21 +99,21 @@ def _ask_routers(seeds: tuple[str, ...], credentials: Credentials) -> tuple[list
                 if error.code in _REFUSED:
                     raise DeployError(f"{seed} refuses to describe the cluster: {reason(error)}") from error
             except PyMongoError:
-                pass  # the examination of this router says why
+                pass  # the examination of this router reports the reason
         if sets:
             break
     return registered, sets
 
 
 def _living(routers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The routers that have renewed their entries in the catalog lately."""
+    """Return the routers that have recently renewed their entries in the catalog."""
     pings = {str(each["_id"]): each["ping"] for each in routers}
     newest = max(pings.values(), default=None)
     return [name for name, ping in pings.items() if newest is not None and newest - ping < _SILENCE]
 
 
 def _examined(server: Server, credentials: Credentials, metrics: Mapping[str, str]) -> Server:
-    """A server with all facts that can be had."""
+    """Return a server with all available facts."""
     refusal = _refusal(server.address)
     if refusal is not None:
         return replace(server, refusal=refusal)
@@ -139,7 +136,7 @@ def _examined(server: Server, credentials: Credentials, metrics: Mapping[str, st
 
 
 def _with_hello(server: Server, client: MongoClient[dict[str, Any]]) -> Server:
-    """The server with what everyone may know."""
+    """Add the facts that need no log-in."""
     client.admin.command("hello")  # opens the connection, so that it does not count below
     sent = time.time()
     hello = client.admin.command("hello")
@@ -155,7 +152,7 @@ def _with_hello(server: Server, client: MongoClient[dict[str, Any]]) -> Server:
 
 
 def _with_options(server: Server, client: MongoClient[dict[str, Any]]) -> Server:
-    """The server with what only members of the cluster and administrators may know."""
+    """Add the facts that only members of the cluster and administrators may read."""
     with suppress(PyMongoError):
         server = replace(server, options=client.admin.command("getCmdLineOpts")["parsed"])
     with suppress(PyMongoError):
@@ -179,7 +176,7 @@ def _with_options(server: Server, client: MongoClient[dict[str, Any]]) -> Server
 
 
 def _message(line: str) -> str:
-    """The message of a line of a mongod's log, with what belongs to it."""
+    """Return the message of a mongod's log line, with its attributes."""
     try:
         document = json.loads(line)
         return f"{document['msg']} {json.dumps(document.get('attr', {}))}"
@@ -193,7 +190,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _refusal(address: str) -> str | None:
-    """Why no connection to an address can be opened; None if it can."""
+    """Return the reason why no connection to an address can be opened; None if it can."""
     try:
         socket.create_connection(_split(address), ANSWER_SECONDS).close()
     except TimeoutError:
@@ -204,7 +201,7 @@ def _refusal(address: str) -> str | None:
 
 
 def _certificate(address: str, options: Mapping[str, Any]) -> Certificate | None:
-    """The certificate of a server, with any signature; None if it shows none."""
+    """Return the certificate of a server, whoever signed it; None if it presents none."""
     given = {name.lower(): value for name, value in options.items()}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -225,17 +222,13 @@ def _certificate(address: str, options: Mapping[str, Any]) -> Certificate | None
 
 
 def certificate_of(encoded: bytes) -> Certificate:
-    """The facts of a certificate.
-
-    Args:
-        encoded: it in DER.
-    """
+    """Extract the facts of a DER-encoded certificate."""
     certificate = x509.load_der_x509_certificate(encoded)
     return Certificate(alternative_names(certificate.extensions), certificate.not_valid_after_utc)
 
 
 def _own_version(metrics_address: str | None) -> str:
-    """The version of a daemon, from its metrics endpoint; empty if that is not known."""
+    """Return the version of a daemon, from its metrics endpoint; empty if it is not known."""
     if metrics_address is None:
         return ""
     answer = ask(metrics_address, "/healthz", ANSWER_SECONDS)
@@ -243,10 +236,10 @@ def _own_version(metrics_address: str | None) -> str:
 
 
 def examine_host(processes: Mapping[str, tuple[int, tuple[str, ...]]]) -> Host:
-    """The facts about this machine.
+    """Gather the facts about this machine.
 
     Args:
-        processes: pid and directories of the processes of the cluster that run here, by their names.
+        processes: pid and directories of the cluster's processes that run here, by their names.
     """
     found = tuple(LocalProcess(name, _open_files(pid), directories) for name, (pid, directories) in processes.items())
     directories = sorted({each for process in found for each in process.directories})
@@ -259,7 +252,7 @@ def examine_host(processes: Mapping[str, tuple[int, tuple[str, ...]]]) -> Host:
 
 
 def _open_files(pid: int) -> int | None:
-    """How many files a process may have open; None if it has ended, or belongs to another user."""
+    """Return a process's limit of open files; None if it has ended, or belongs to another user."""
     try:
         soft, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except OSError:

@@ -10,11 +10,11 @@ from shardwright.deploy.errors import DeployError
 UNFINISHED_SUFFIX = ".new"
 
 _OWN_FILE = 0o644
-"""Others may read the files but not write them, whatever the umask allows."""
+"""Readable for others, but not writable, whatever the umask allows."""
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` to ``path``, see `write_text`."""
+    """Write ``document`` to ``path`` as `write_text` does."""
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 

@@ -14,7 +14,7 @@ class DeployError(Exception):
 
 
 def reason(error: PyMongoError) -> str:
-    """Why a command failed, without the whole reply that pymongo adds to the text of its errors."""
+    """Return the cause of a failed command, without the whole reply that pymongo adds to the text of its errors."""
     if isinstance(error, OperationFailure) and error.details:
         return f"{error.details.get('errmsg', error)} (code {error.code})"
     return str(error)

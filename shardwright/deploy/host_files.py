@@ -24,7 +24,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 def texts_of(description: Description, host: str) -> dict[str, str]:
-    """The texts of the files of a host by their names in `CONFIGURATION`; files with secrets are not among them."""
+    """Return the texts of a host's files by their names in `CONFIGURATION`, without the files with secrets."""
     found = {}
     if host in description.routers:
         found["router.yaml"] = _as_yaml(_router(description, host), description.options.get("router", {}))
@@ -37,7 +37,7 @@ def texts_of(description: Description, host: str) -> dict[str, str]:
 
 
 def secrets_of(description: Description) -> tuple[str, ...]:
-    """The names of the files with secrets or certificates that every host has."""
+    """Return the names of the files with secrets or certificates that every host has."""
     tls = (AUTHORITY, AUTHORITIES, *((HOST_CERTIFICATE,) if description.are_certificates_issued else ()))
     return (
         *((KEY,) if has_key(description.cluster_auth_mode) else ()),
@@ -46,7 +46,7 @@ def secrets_of(description: Description) -> tuple[str, ...]:
 
 
 def certificate_names(description: Description, host: str) -> list[str]:
-    """Names and addresses in the certificate of a host, besides its own name."""
+    """Return the names and addresses in the certificate of a host, besides its own name."""
     return [description.addresses[host], *(description.client_names if host in description.routers else ())]
 
 
@@ -105,7 +105,7 @@ def _mongod(description: Description, each: SetPlan, host: str) -> dict[str, Any
             "setParameter.enableTestCommands": True,
             # The daemon's UNIX socket counts as localhost, so its clients could create the first user.
             "setParameter.enableLocalhostAuthBypass": False,
-            # Only the daemon is its client, and has ended before: no client needs time to notice the end.
+            # The daemon is the only client and stops before its mongod, so no client needs time to notice the shutdown.
             "setParameter.shutdownTimeoutMillisForSignaledShutdown": 0,
             "storage.dbPath": f"{_DATA}/{each.name}",
             **({} if each.cache_gb is None else {"storage.wiredTiger.engineConfig.cacheSizeGB": each.cache_gb}),
@@ -148,7 +148,7 @@ def _as_yaml(document: dict[str, Any], further: Mapping[str, Any]) -> str:
 
 
 def _merged(document: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with further options, which replace what it has."""
+    """Merge further options into a document; they replace its values."""
     result = dict(document)
     for key, value in further.items():
         is_section = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
@@ -161,7 +161,7 @@ def _sets_on(description: Description, host: str) -> Iterator[SetPlan]:
 
 
 def _units(description: Description, host: str) -> Iterator[str]:
-    """The units to enable and start, in their order."""
+    """Yield the units to enable and start, in their order."""
     yield "shardwright.target"
     for each in _sets_on(description, host):
         yield f"shardwright-mongod@{each.name}.service"
@@ -172,7 +172,7 @@ def _units(description: Description, host: str) -> Iterator[str]:
 
 
 def steps_text(description: Description) -> str:
-    """What to run where, from the files of the hosts to the first user."""
+    """Write the instructions: which command to run on which host, from the files to the first user."""
     parts = [HEADER, "# Every command can be repeated; it continues where it stopped.\n"]
     if description.has_tls and not description.are_certificates_issued:
         parts.append("\n# On each host, before anything starts; the key stays there:\n")
@@ -193,7 +193,7 @@ def steps_text(description: Description) -> str:
 
 
 def first_user_command(description: Description) -> str:
-    """The command that creates the first user, on the host of a router."""
+    """Return the command that creates the first user, on the host of a router."""
     tls = "--tls --tlsCAFile /etc/shardwright/ca.pem "
     if description.are_client_certificates_required:
         tls += "--tlsCertificateKeyFile USER.pem "

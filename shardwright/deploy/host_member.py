@@ -1,4 +1,4 @@
-"""The member of a replica set on this host, as the files of its daemon describe it.
+"""The member of a replica set on this host, as described by its daemon's file.
 
 `init-set` and `join` read everything from there, so that nothing has to be repeated on their command lines.
 """
@@ -18,10 +18,10 @@ from shardwright.deploy.errors import DeployError
 from shardwright.deploy.modes import SENDS_CERTIFICATE
 
 CONFIGURATION: Final = Path("/etc/shardwright")
-"""Where the units expect the files."""
+"""The directory in which the units expect the files."""
 
 _USES_TLS: Final = ("prefer", "require")
-"""The modes of TLS in which a process connects to others with it."""
+"""The TLS modes in which a process uses TLS for its own connections to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,10 @@ class HostMember:
     """One member of a set.
 
     Attributes:
-        replica_set: its name.
-        is_shard: whether it is a shard's, not the config servers'.
+        is_shard: whether the set is a shard, not the config servers.
         mongod: the address of the mongod in the configuration of the set.
         daemon: the address of the daemon in front of it, for the rest of the cluster.
-        log_in: options of a client that logs in as a part of the cluster.
+        log_in: options of a client that logs in as a member of the cluster.
     """
 
     replica_set: str
@@ -44,14 +43,11 @@ class HostMember:
 
 
 def read_member(directory: Path, replica_set: str) -> HostMember:
-    """The member of a set on this host.
+    """Read the member of a set on this host.
 
     Args:
         directory: of the daemons' files.
         replica_set: the name of the set, which is in the name of the file.
-
-    Raises:
-        DeployError: there is no file for it, or it is not valid.
     """
     candidates = [(program, _file(directory, program, replica_set)) for program in (SHARDD, CONFIGD)]
     found = [(program, path) for program, path in candidates if path.exists()]
@@ -67,11 +63,7 @@ def read_member(directory: Path, replica_set: str) -> HostMember:
 
 
 def read_router(directory: Path) -> str | None:
-    """The address of the router of this host; None if it has none.
-
-    Raises:
-        DeployError: its file is not valid.
-    """
+    """Return the address of this host's router; None if it has none."""
     path = directory / "router.yaml"
     return known_address(_read(ROUTER, path).values) if path.exists() else None
 

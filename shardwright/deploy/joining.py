@@ -1,6 +1,6 @@
-"""The commands `shardwright init-set` and `shardwright join`: from a running mongod and its daemon to a member.
+"""The commands `shardwright init-set` and `shardwright join`, which make a running mongod and its daemon a member.
 
-Both look at what there is before each step, so that a command repeated after a failure continues. A replica set has the
+Both check the state before each step, so that a command repeated after a failure continues. A replica set has the
 addresses of its mongods, and the catalog of shards the addresses of their daemons.
 """
 
@@ -31,7 +31,7 @@ _PASSING: Final = (74, 91, 94, 103, 109, 189, 308, 10107, 11600, 11602, 13435, 1
 PrimarySteppedDown, CurrentConfigNotCommittedYet, and the errors of a member that is not primary at the moment."""
 
 _POLL_SECONDS: Final = 0.25
-"""Between two looks at a member, which announces nothing to a client that waits."""
+"""Interval between two checks of a member, which sends no event to a waiting client."""
 
 _TIMEOUT_SECONDS: Final = 600.0
 _ATTEMPT_SECONDS: Final = 10.0
@@ -44,9 +44,9 @@ Client = MongoClient[dict[str, Any]]
 class Joining:
     """Brings the member of this host into its set.
 
+    Every method raises `DeployError` if a server refuses, does not answer in time, or is in a state that does not fit.
+
     Attributes:
-        member: the member.
-        steps: shows progress.
         deadline: on the monotonic clock.
     """
 
@@ -60,9 +60,6 @@ class Joining:
         Args:
             others: addresses of further mongods, which are running and empty.
             router: of the cluster that the set becomes a shard of; None for config servers.
-
-        Raises:
-            DeployError: the mongod is in a state that does not fit, refuses, or there is no primary in time.
         """
         name, mongod = self.member.replica_set, self.member.mongod
         if self._state_of_mongod() is Progress.EMPTY:
@@ -75,13 +72,10 @@ class Joining:
         self._wait_registered()
 
     def join(self, through: str) -> None:
-        """Add this mongod to the set, unless the set has it, and wait until it has copied the data.
+        """Add this mongod to the set, unless it is a member already, and wait until it has copied the data.
 
         Args:
             through: the address of the daemon of a member.
-
-        Raises:
-            DeployError: as `initiate`, and the set refuses the member.
         """
         name, mongod = self.member.replica_set, self.member.mongod
         if self._state_of_mongod() is Progress.EMPTY:
@@ -96,14 +90,7 @@ class Joining:
         self._wait_registered()
 
     def add_shard(self, router: str) -> None:
-        """Add the set to the cluster as a shard of its name, unless the cluster has it.
-
-        Args:
-            router: the address of a router.
-
-        Raises:
-            DeployError: the router does not answer in time, or the cluster refuses.
-        """
+        """Add the set to the cluster as a shard of its name, unless the cluster has it."""
         with self.steps.step(f"shard {self.member.replica_set}"):
             self._wait(lambda: self._add_shard(router), _ROUTER_SILENT.format(router))
 
@@ -114,16 +101,16 @@ class Joining:
             return state
 
     def _wait_registered(self) -> None:
-        """Wait until the daemon shows the set, with itself in it."""
+        """Wait until the daemon's hello shows the set, with the daemon in it."""
         name, daemon = self.member.replica_set, self.member.daemon
         with self.steps.step(f"daemon {daemon}"):
             self._wait(self._is_registered, f"the daemon {daemon} does not show itself as a member of {name}")
 
     def _wait(self, attempt: Callable[[], Any], otherwise: str) -> Any:  # noqa: ANN401 - whatever the attempt returns
-        """The first result that is not None.
+        """Repeat an attempt until its result is not None.
 
         Raises:
-            DeployError: there is none in time, or a state does not fit.
+            DeployError: the deadline has passed, or a state does not fit.
         """
         while True:
             error: Exception | None = None
@@ -133,7 +120,7 @@ class Joining:
                     return found
             except WrongStateError as wrong:
                 raise DeployError(str(wrong)) from wrong
-            except AutoReconnect as failed:  # nothing listens, or it is restarting; ServerSelectionTimeoutError too
+            except AutoReconnect as failed:  # nothing listens, or it is restarting (includes server selection)
                 error = failed
             except OperationFailure as failed:
                 if failed.code not in _PASSING:
@@ -163,7 +150,7 @@ class Joining:
             return found
 
     def _check_options(self, client: Client) -> None:
-        """Compare the options of a mongod without a configuration, which names no set in its hello."""
+        """Check the replica set in the options of a mongod without a configuration, whose hello names no set."""
         parsed = client.admin.command("getCmdLineOpts")["parsed"]
         given = parsed.get("replication", {}).get("replSetName") or parsed.get("replication", {}).get("replSet")
         if given != self.member.replica_set:
@@ -246,12 +233,12 @@ class Joining:
 
 
 def _listed(client: Client) -> dict[str, str]:
-    """The connection strings of the shards by their names."""
+    """Return the connection strings of the shards by their names."""
     return {each["_id"]: each["host"] for each in client.admin.command("listShards")["shards"]}
 
 
 def _shortened(error: Exception | None) -> str:
-    """An error of the driver without the description of its topology."""
+    """Return an error of the driver without the description of its topology."""
     text = reason(error) if isinstance(error, PyMongoError) else str(error)
     return text.partition(" (configured")[0].partition(", Timeout")[0]
 
@@ -291,11 +278,7 @@ def add_options(init_set: argparse.ArgumentParser, join: argparse.ArgumentParser
 
 
 def init_set(options: argparse.Namespace) -> int:
-    """Run the command; the return value is its exit status.
-
-    Raises:
-        DeployError: see `Joining`.
-    """
+    """Run the command and return its exit status."""
     member = read_member(options.config_dir, options.set)
     router = (options.router or read_router(options.config_dir)) if member.is_shard else None
     if member.is_shard and router is None:
@@ -308,7 +291,7 @@ def init_set(options: argparse.Namespace) -> int:
 
 
 def join(options: argparse.Namespace) -> int:
-    """Run the command; as `init_set`."""
+    """Run the command, as `init_set`."""
     member = read_member(options.config_dir, options.set)
     Joining(member, Steps(), time.monotonic() + options.timeout).join(options.member)
     return 0

@@ -1,8 +1,8 @@
 """Replacing the key of a running cluster, one process at a time: from the old key to both, then to the new one.
 
-A process reads its key file when it starts. With two keys it accepts both and uses the first, or where that is refused
-the second, so that it gets on with neighbours of the step before and of the step after. What has been done is recorded
-in DIR/auth/rotation.json, so that the rotation can be interrupted at any point and the command repeated.
+A process reads its key file when it starts. With two keys it accepts both. It sends the first one, and the second one
+where the first is refused. So it can connect to processes that are one step behind or ahead. Progress is recorded in
+DIR/auth/rotation.json, so that the command can be repeated after an interruption at any point.
 """
 
 import json
@@ -29,7 +29,7 @@ from shardwright.deploy.topology import ProcessPlan, Role
 
 
 class Stage(StrEnum):
-    """What the key file has while processes are restarted."""
+    """Contents of the key file while processes are restarted."""
 
     BOTH = "both keys"
     NEW = "the new key"
@@ -37,10 +37,10 @@ class Stage(StrEnum):
 
 @dataclass(slots=True)
 class Rotation:
-    """How far a rotation has come.
+    """Progress of a rotation.
 
     Attributes:
-        stage: what the key file has, or is about to get.
+        stage: the contents of the key file, now or after the next write.
         restarted: the processes that have read it.
     """
 
@@ -49,11 +49,7 @@ class Rotation:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """The one that was interrupted, if there is one.
-
-        Raises:
-            DeployError: the file is damaged.
-        """
+        """Read the progress of an interrupted rotation; None if there is none."""
         try:
             document = json.loads(path.read_text())
             return cls(Stage(document["stage"]), [str(name) for name in document["restarted"]])
@@ -63,11 +59,7 @@ class Rotation:
             raise DeployError(f"{path} is damaged ({error}); remove it to begin with another key") from error
 
     def save(self, path: Path) -> None:
-        """Record it.
-
-        Raises:
-            DeployError: it cannot be written.
-        """
+        """Record the progress."""
         document: dict[str, Any] = {"stage": self.stage.value, "restarted": self.restarted}
         write_json(path, document)
 
@@ -76,14 +68,10 @@ _STAGES: Final = tuple(Stage)
 
 
 def rotate_key(layout: Layout, state: ClusterState, supervisor: Supervisor, steps: Steps, seconds: float) -> None:
-    """Give the cluster another key, or finish what was interrupted.
+    """Give the cluster another key, or finish an interrupted rotation.
 
     Args:
-        layout: its directory.
-        state: the cluster, which is running.
-        supervisor: restarts its processes.
-        steps: prints progress.
-        seconds: how long each process may take to be ready again.
+        seconds: time until each process must be ready again.
 
     Raises:
         DeployError: the cluster has no access control or is not running, or a process does not become ready. The
@@ -119,7 +107,7 @@ def _check_running(state: ClusterState, supervisor: Supervisor) -> None:
 
 
 def _write_keys(access: Access, stage: Stage) -> None:
-    """Bring the key file to a stage. The new key comes first, and is made when there is only one."""
+    """Bring the key file to a stage. The new key comes first; it is generated if the file has a single key."""
     keys = access.keys()
     if stage is Stage.NEW:
         access.write_keys(keys[:1])
@@ -128,7 +116,7 @@ def _write_keys(access: Access, stage: Stage) -> None:
 
 
 def _in_order(layout: Layout, state: ClusterState) -> Iterator[ProcessPlan]:
-    """The mongods, each set's primary last, so that there is one election; then the daemons."""
+    """Yield the mongods, each set's primary last so that there is only one election, then the daemons."""
     for _, members in state.topology.replica_sets():
         yield from sorted(members, key=lambda member: _is_primary(layout.connection(state), state.address(member)))
     for role in (Role.CONFIGD, Role.SHARDD, Role.ROUTER):
@@ -136,11 +124,7 @@ def _in_order(layout: Layout, state: ClusterState) -> Iterator[ProcessPlan]:
 
 
 def _restart(layout: Layout, state: ClusterState, supervisor: Supervisor, plan: ProcessPlan, deadline: float) -> None:
-    """Restart a process, and wait until its replica set could do without the next one.
-
-    Raises:
-        DeployError: that takes too long.
-    """
+    """Restart a process, and wait until its replica set can lose another member."""
     supervisor.restart(plan, deadline)
     topology, connection = state.topology, layout.connection(state)
     if plan.role is Role.MONGOD:
@@ -176,7 +160,7 @@ def _is_primary(connection: Mapping[str, Any], address: str) -> bool:
 
 
 def _hello(client: MongoClient[dict[str, Any]]) -> dict[str, Any]:
-    """What a mongod says of itself; nothing if it does not answer."""
+    """Return a mongod's hello; empty if it does not answer."""
     try:
         return client.admin.command("hello")
     except PyMongoError:

@@ -1,4 +1,4 @@
-"""The directory of one cluster: the paths in it, its state file, and the lock of the command that changes it.
+"""The directory of one cluster: its paths, its state file, and the lock of the command that changes it.
 
 ::
 
@@ -9,9 +9,9 @@
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
     DIR/logs/NAME.out        output of a mongod before it has opened its log
-    DIR/pids/NAME.json       which process is running (see `deploy.pid_files`)
-    DIR/sockets/             UNIX sockets of all processes, or in NAME/ those that only the daemon NAME finds; if DIR is
-                             too long, a directory in the system's temporary one instead, recorded in the state file
+    DIR/pids/NAME.json       identifies a running process (see `deploy.pid_files`)
+    DIR/sockets/             UNIX sockets of all processes, or in NAME/ the ones that only the daemon NAME uses; if DIR
+                             is too long, a directory in the system's temporary one, recorded in the state file
 """
 
 import fcntl
@@ -42,7 +42,7 @@ SOCKET_PATH_BYTES_MAX = 107
 DEFAULT_DIRECTORY: Final = Path(".shardwright")
 
 _OWN_DIRECTORY = 0o755
-"""The rights to a directory that others may look into; they may not write, whatever the umask allows."""
+"""Others may read the directory, but not write to it, whatever the umask allows."""
 
 
 class DamagedStateError(DeployError):
@@ -61,19 +61,19 @@ class Layout:
         return self.root / "cluster.json"
 
     def data(self, name: str) -> Path:
-        """dbpath of the mongod ``name``."""
+        """Return the dbpath of the mongod ``name``."""
         return self.root / "data" / name
 
     def log(self, name: str) -> Path:
-        """Log file of the process ``name``."""
+        """Return the log file of the process ``name``."""
         return self.root / "logs" / f"{name}.log"
 
     def pid_file(self, name: str) -> Path:
-        """The file that identifies the current or last process ``name``."""
+        """Return the file that identifies the current or last process ``name``."""
         return self.root / "pids" / f"{name}.json"
 
     def output(self, name: str) -> Path:
-        """Output of the mongod ``name``, separate from its log, which is renamed at rotation."""
+        """Return the output file of the mongod ``name``, separate from its log, which is renamed at rotation."""
         return self.root / "logs" / f"{name}.out"
 
     @property
@@ -87,19 +87,15 @@ class Layout:
         return TlsFiles(self.root / "tls")
 
     def connection(self, state: ClusterState) -> Mapping[str, Any]:
-        """The options with which the launcher connects without logging in."""
+        """Return the launcher's connection options, without a log-in."""
         return self.tls.connection() if state.has_tls else NO_LOG_IN
 
     def client_connection(self, state: ClusterState) -> Mapping[str, Any]:
-        """The options with which clients connect to the routers without logging in."""
+        """Return the clients' options for connections to the routers, without a log-in."""
         return self.tls.client_connection() if state.has_tls else NO_LOG_IN
 
     def log_in(self, state: ClusterState) -> Mapping[str, Any]:
-        """The options with which the launcher connects to the cluster's processes.
-
-        Raises:
-            DeployError: the key file cannot be read.
-        """
+        """Return the launcher's connection options, with a log-in."""
         if state.has_access_control and state.cluster_auth_mode != KEY_FILE:
             return self.tls.log_in()
         return {
@@ -108,40 +104,32 @@ class Layout:
         }
 
     def command(self, *words: str) -> str:
-        """The ``shardwright`` command for this directory, as the user has to type it in the current one."""
+        """Return the ``shardwright`` command line for this directory, as typed in the current one."""
         directory = () if self.root == DEFAULT_DIRECTORY.resolve() else ("--dir", str(self.root))
         return shlex.join(["shardwright", *words, *directory])
 
     def identity(self) -> str:
-        """The identity of the directory, which stays the same when it is moved.
-
-        Raises:
-            DeployError: it does not exist.
-        """
+        """Return the identity of the directory, which stays the same when it is moved."""
         try:
             return directory_identity(self.root)
         except OSError as error:
             raise DeployError(f"cannot use the directory {self.root}: {error}") from error
 
     def choose_sockets(self) -> Path:
-        """A directory for UNIX sockets whose path is short enough for all of them, even in a daemon's own directory."""
+        """Return a directory for UNIX sockets with a short enough path, even for a daemon's own subdirectory."""
         inside = self.root / "sockets"
         if _fits(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         try:
             temporary = tempfile.gettempdir()
-        except OSError:  # gettempdir tries to write, and the disk may be full: creating files will report that later
+        except OSError:  # gettempdir tries to write, and the disk may be full; creating the files will report that
             temporary = "/tmp"
         outside = [Path(parent) / f"shardwright-{digest}" for parent in (temporary, "/tmp")]
         return next(filter(_fits, outside))
 
     def create(self, state: ClusterState) -> None:
-        """Create every directory that the processes need.
-
-        Raises:
-            DeployError: a directory cannot be created, or the socket directory belongs to another user.
-        """
+        """Create every directory that the processes need."""
         sockets, processes = state.sockets, state.topology.processes
         data = (self.data(process.name) for process in processes if process.role is Role.MONGOD)
         try:
@@ -149,8 +137,8 @@ class Layout:
                 (self.root / private).mkdir(mode=0o700, parents=True, exist_ok=True)
             for directory in (self.root / "pids", *data):
                 directory.mkdir(mode=_OWN_DIRECTORY, parents=True, exist_ok=True)
-            # Access to a mongod's socket is access to its data, so no other user may enter the directory, nor have
-            # created it.
+            # Access to a mongod's socket is access to its data: no other user may enter the directory or have created
+            # it.
             sockets.mkdir(mode=0o700, exist_ok=True)
             for process in processes:
                 state.sockets_of(process.name).mkdir(mode=0o700, exist_ok=True)
@@ -164,16 +152,12 @@ class Layout:
             raise DeployError(f"the socket directory {sockets} belongs to another user")
 
     def save(self, state: ClusterState) -> None:
-        """Write the state file atomically.
-
-        Raises:
-            DeployError: it cannot be written.
-        """
+        """Write the state file atomically."""
         sockets = {} if state.sockets.parent == self.root else {"sockets": str(state.sockets)}
         write_json(self.state_file, {"directory": self.identity(), **sockets, **state.to_document()})
 
     def load(self) -> ClusterState | None:
-        """The cluster in this directory; ``None`` if there is none.
+        """Read the cluster in this directory; ``None`` if there is none.
 
         Raises:
             DamagedStateError: the state file cannot be read.
@@ -196,18 +180,14 @@ class Layout:
             ) from error
 
     def require(self) -> ClusterState:
-        """The cluster in this directory.
-
-        Raises:
-            DeployError: there is none, or as `load`.
-        """
+        """Read the cluster in this directory."""
         state = self.load()
         if state is None:
             raise DeployError(f"there is no cluster in {self.root}; start one with `{self.command('up')}`")
         return state
 
     def _read(self) -> dict[str, Any] | None:
-        """The state file; ``None`` if there is none."""
+        """Read the state file; ``None`` if there is none."""
         try:
             document = json.loads(self.state_file.read_bytes())
         except FileNotFoundError:
@@ -225,7 +205,7 @@ class Layout:
         )
 
     def _sockets(self, document: dict[str, Any]) -> Path:
-        """The directory of the sockets. A copy of the cluster's directory has its own."""
+        """Return the directory of the sockets; a copy of the cluster's directory gets its own."""
         if "sockets" in document and document.get("directory") == self.identity():
             return Path(document["sockets"])
         return self.choose_sockets()
@@ -237,10 +217,10 @@ class Layout:
         If the block fails before there is a cluster, the directories that were created for the lock are removed again.
 
         Args:
-            wait: wait until another command that is changing it has finished, instead of failing.
+            wait: wait for the other command to finish, instead of failing.
 
         Raises:
-            DeployError: another command is changing it.
+            DeployError: another command is changing the cluster.
         """
         path = self.root / "lock"
         missing = [each for each in (self.root, *self.root.parents) if not each.exists()]
@@ -270,17 +250,14 @@ class Layout:
 
     @property
     def _own_names(self) -> set[str]:
-        """The names of what may be in the directory beside the state file."""
+        """The names that may be in the directory beside the state file."""
         unfinished = self.state_file.name + UNFINISHED_SUFFIX
         return {"auth", "lock", "logs", "pids", "data", "sockets", "tls", unfinished, "cluster.new"}
 
     def remove(self) -> None:
-        """Delete what the launcher has put into the directory, and the directory if nothing else is in it.
+        """Delete the launcher's files from the directory, and the directory itself if nothing else is in it.
 
-        The state file is the last to go, so that a removal that failed can be repeated.
-
-        Raises:
-            DeployError: something cannot be deleted.
+        The state file goes last, so that a failed removal can be repeated.
         """
         try:
             with self.lock(wait=True):
@@ -294,7 +271,7 @@ class Layout:
                 (self.root / "lock").unlink(missing_ok=True)
         except OSError as error:
             raise DeployError(f"cannot delete {error.filename}: {error.strerror}") from error
-        with suppress(OSError):  # it stays with other files
+        with suppress(OSError):  # the directory has other files
             self.root.rmdir()
 
     def _refuse_foreign_files(self) -> None:
@@ -316,7 +293,7 @@ def _fits(sockets: Path) -> bool:
 def remove_sockets(directory: Path) -> None:
     """Remove a directory of sockets, which may be outside the cluster's directory.
 
-    A directory that does not look like one of ours is left alone, in case the state file was edited.
+    A directory without one of our names stays, in case the state file was edited.
     """
     if directory.name == "sockets" or directory.name.startswith("shardwright-"):
         shutil.rmtree(directory, ignore_errors=True)

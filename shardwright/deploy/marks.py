@@ -1,4 +1,4 @@
-"""The mark in the environment of each process of a cluster: the directory it belongs to, and its name there.
+"""The mark in the environment of each process of a cluster: its cluster's directory, and its name there.
 
 A directory is identified by its inode, so that a copy is another directory, while a renamed directory is still the
 same. Marks identify processes whose pid file was lost, damaged or never written.
@@ -14,7 +14,7 @@ _VARIABLE = "SHARDWRIGHT_PROCESS"
 
 
 def directory_identity(directory: Path) -> str:
-    """The identity of a directory, as text.
+    """Return the identity of a directory, as text.
 
     Raises:
         OSError: it does not exist or is inaccessible.
@@ -24,14 +24,21 @@ def directory_identity(directory: Path) -> str:
 
 
 def mark(directory: str, name: str) -> dict[str, str]:
-    """The environment variable that marks the process ``name`` of the cluster in the directory with this identity."""
+    """Return the environment variable that marks the process ``name`` of the cluster in a directory.
+
+    Args:
+        directory: the identity of the directory.
+    """
     return {_VARIABLE: f"{directory}/{name}"}
 
 
 def marked_processes(directory: str) -> dict[str, ProcessIdentity]:
-    """The running processes of the cluster in the directory with this identity, by name.
+    """Return the running processes of the cluster in a directory, by name.
 
     Their child processes, such as the workers of a router, carry the mark too and are omitted.
+
+    Args:
+        directory: the identity of the directory.
     """
     beginning = f"{_VARIABLE}={directory}/".encode()
     found = {}
@@ -45,7 +52,7 @@ def marked_processes(directory: str) -> dict[str, ProcessIdentity]:
 
 
 def _session_leaders() -> Iterator[int]:
-    """The pids of session leaders; each process of a cluster has its own session, in which its children stay."""
+    """Yield the pids of session leaders; each process of a cluster has its own session, shared by its children."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             pid = int(entry.name)

@@ -1,4 +1,4 @@
-"""The states of a mongod on its way into a replica set, and the remedies for wrong ones. Pure."""
+"""The states of a mongod that joins a replica set, and the remedies for wrong ones. Pure."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Progress(Enum):
-    """How far a member has come."""
+    """Progress of a member into its set."""
 
     EMPTY = "has no configuration"
     STARTING = "is starting, or in an election"
@@ -16,20 +16,21 @@ class Progress(Enum):
 
 
 class WrongStateError(ValueError):
-    """A state that repeating the command does not end; the message says what to do."""
+    """A state that does not change when the command is repeated; the message has the remedy."""
 
 
 def progress(hello: Mapping[str, Any], replica_set: str, mongod: str, daemon: str) -> Progress:
-    """The progress of a mongod according to its hello.
+    """Return the progress of a mongod according to its hello.
 
     Args:
         hello: its reply.
-        replica_set: the set it belongs to, or is to belong to.
+        replica_set: the set it should belong to.
         mongod: its address in the configuration of the set.
         daemon: the address of the daemon in front of it.
 
     Raises:
-        WrongStateError: it belongs to another set, is known by another address, or was removed from its set.
+        WrongStateError: it belongs to another set, has another address in the configuration, or was removed from its
+            set.
     """
     if "setName" not in hello:
         if hello.get("isreplicaset"):
@@ -72,12 +73,11 @@ def progress(hello: Mapping[str, Any], replica_set: str, mongod: str, daemon: st
 
 
 def extended(configuration: Mapping[str, Any], mongod: str) -> dict[str, Any] | None:
-    """The configuration of a set with another member; None if it has it.
+    """Return the configuration of a set with another member; None if the set has it.
 
     The server itself gives a new member no vote until it has copied the data.
 
     Args:
-        configuration: of the set.
         mongod: the address of the new member.
     """
     members = configuration["members"]

@@ -12,7 +12,7 @@ from shardwright.deploy.chunk_map import bound_text
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.topology import ProcessPlan
 
-# Seconds within which a daemon must answer; one that does not, because it is paused, is omitted.
+# Seconds within which a daemon must answer. A paused daemon does not, and is omitted.
 ANSWER_SECONDS: Final = 2.0
 
 _PIPELINE: Final[list[dict[str, Any]]] = [
@@ -22,7 +22,7 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 
 
 def migrations_under_way(daemons: Iterable[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN) -> list[dict[str, Any]]:
-    """The migrations in which the given shard daemons take part, in the order of the daemons.
+    """Return the active migrations of the given shard daemons, in the order of the daemons.
 
     Donor and recipient each report ``process``, ``ns``, ``from``, ``to``, ``min``, ``max``, ``step``, ``seconds``,
     ``documents`` (the estimated number in the range), and their own progress: ``state``, ``documentsCloned``,
@@ -58,7 +58,7 @@ def _described(process: str, operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def migration_text(migration: dict[str, Any]) -> str:
-    """A migration in one line."""
+    """Format a migration in one line."""
     low, high = (bound_text(migration[bound]) for bound in ("min", "max"))
     parts = [
         f"{migration['step']} {migration['state']}".rstrip(),

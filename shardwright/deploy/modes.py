@@ -1,6 +1,6 @@
-"""The modes in which the processes of a cluster recognise each other, and what each needs on a command line.
+"""The values of MongoDB's ``clusterAuthMode``, with the command line options that each mode needs.
 
-The names are as in MongoDB's ``clusterAuthMode``; `cluster_auth` changes a cluster from one mode to the next.
+`cluster_auth` changes a cluster from one mode to the next.
 """
 
 from pathlib import Path
@@ -19,12 +19,12 @@ def has_key(mode: str) -> bool:
 
 
 def daemon_words(mode: str, key_file: Path) -> list[str]:
-    """The options of a daemon."""
+    """Return the options of a daemon."""
     return _words(mode, key_file, "--key-file", "--cluster-auth-mode")
 
 
 def mongod_words(mode: str, key_file: Path) -> list[str]:
-    """The options of a mongod."""
+    """Return the options of a mongod."""
     return _words(mode, key_file, "--keyFile", "--clusterAuthMode")
 
 

@@ -25,17 +25,17 @@ RELEASE_TRIED: Final = (6, 0)
 """The release that every test runs on."""
 
 # Less than MongoDB's 10 s: members on one machine can detect a failure sooner than members across a network, and the
-# first election of a new set waits this long too.
+# first election of a new set also waits this long.
 ELECTION_TIMEOUT_MS = 3000
 
 _ALREADY_INITIALIZED: Final = 23
 
-# Seconds between polls of a mongod that is starting or electing; there is no event to wait for before it listens.
+# Seconds between polls of a mongod that is starting or electing. Before it listens there is no event to wait for.
 POLL_INTERVAL = 0.02
 
 
 def find_mongod(option: str | None = None) -> str:
-    """The path of the mongod to run: ``option``, the environment variable, ``PATH``, or the embedded package.
+    """Return the path of the mongod to run: ``option``, the environment variable, ``PATH``, or the embedded package.
 
     Raises:
         DeployError: there is none, or the one found is older than `MAJOR_VERSION_MIN`.
@@ -60,7 +60,7 @@ def find_mongod(option: str | None = None) -> str:
 
 
 def untried_release(path: str) -> str | None:
-    """What to say of a mongod of a release that was not tried; None if it was.
+    """Return a warning about a mongod of an untested release; None for a tested one.
 
     Args:
         path: a mongod that `find_mongod` has found.
@@ -87,17 +87,12 @@ def mongod_arguments(
     auth_words: Sequence[str] = (),
     tls_words: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of one member of a replica set.
+    """Return the command line of one member of a replica set.
 
     Args:
-        mongod: the binary.
-        plan: the member.
-        dbpath: its data.
-        log: its log file.
-        sockets: the directory of its UNIX socket, in which a mongod without a port has to be started.
-        cache_gb: its cache.
-        parameters: added to those that all members have.
-        log_rotate: what a rotation does with the log file.
+        sockets: the directory of its UNIX socket, also the working directory of a mongod without a port.
+        parameters: added to the parameters of every member.
+        log_rotate: action on the log file at rotation.
         auth_words: the options that turn access control on.
         tls_words: the options for TLS.
     """
@@ -107,10 +102,10 @@ def mongod_arguments(
         "enableTestCommands": "1",
         # At SIGTERM a member waits this long so that clients of a large deployment notice, which is unnecessary here.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
-        # A UNIX socket counts as localhost, so that clients of a daemon from anywhere would have the exception.
-        # For how long a secondary waits for a silent sync source beside the time that an oplog read may take. Until
-        # then it cannot confirm writes of a new primary. The default is 5 s.
+        # A secondary waits for a silent sync source this much longer than an oplog read may take. Until then it cannot
+        # confirm writes of a new primary. The default is 5 s.
         "oplogNetworkTimeoutBufferSeconds": "1",
+        # A UNIX socket counts as localhost, so any client of a daemon could use the localhost exception.
         **({"enableLocalhostAuthBypass": "false"} if auth_words else {}),
         **(parameters or {}),
     }
@@ -128,16 +123,15 @@ def mongod_arguments(
 
 
 def uri_of(address: str) -> str:
-    """The connection string of ``host:port``, or of the path of a UNIX socket."""
+    """Return the connection string for ``host:port``, or for the path of a UNIX socket."""
     return f"mongodb://{quote(address, safe=':[]')}/"
 
 
 def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_LOG_IN) -> MongoClient[dict[str, Any]]:
-    """A direct client of the server at ``address``, which need not be running yet.
+    """Create a direct client of the server at ``address``, which need not be running yet.
 
     Args:
         address: ``host:port``, or the path of a UNIX socket.
-        timeout: seconds.
         log_in: see `Access.log_in`.
     """
     milliseconds = int(timeout * 1000)
@@ -159,16 +153,11 @@ def initiate(
 ) -> None:
     """Initiate a replica set of ``members`` unless they are one already.
 
-    Members know each other by the mongods' own addresses; only clients of the daemons see the daemons' addresses.
+    The configuration has the mongods' own addresses. Only clients of the daemons see the daemons' addresses.
 
     Args:
-        replica_set: its name.
-        members: its mongods.
-        first: where a client reaches the first of them (`ClusterState.address`).
+        first: the client address of the first member (`ClusterState.address`).
         log_in: see `Access.log_in`.
-
-    Raises:
-        DeployError: the first member refused.
     """
     configuration = {
         "_id": replica_set,
@@ -178,7 +167,7 @@ def initiate(
     with connect(first, log_in=log_in) as client:
         try:
             hello = client.admin.command("hello")
-            # Only a member without a configuration reports this: a new one, or one that has not yet found itself in it.
+            # Only a member without a configuration reports this: a new one, or one that has not found itself in it yet.
             if hello.get("isreplicaset"):
                 client.admin.command("replSetInitiate", configuration)
         except PyMongoError as error:
@@ -225,7 +214,7 @@ def wait_members_known(addresses: list[str], deadline: float, log_in: Mapping[st
 
 def _listening(plan: ProcessPlan, sockets: Path) -> list[str]:
     if plan.port is None:
-        # To the others it is this relative path, with which it has to recognise itself.
+        # The other members use this relative path, and the mongod must recognise it as its own address.
         return ["--bind_ip", plan.address, "--nounixsocket"]
     return ["--bind_ip", LOOPBACK, "--port", str(plan.port), "--unixSocketPrefix", str(sockets)]
 
@@ -251,7 +240,7 @@ def _embedded_mongod() -> str | None:
 
 @cache
 def _release(path: str) -> tuple[int, int]:
-    """Major and minor version of a mongod.
+    """Return major and minor version of a mongod.
 
     Raises:
         DeployError: it is not a working mongod.

@@ -3,7 +3,7 @@
 ::
 
     OUT/prometheus.yml        scrapes the targets and loads the rules
-    OUT/targets.json          all daemons, with the labels by which rules and dashboards distinguish them
+    OUT/targets.json          all daemons, with the labels that rules and dashboards use
     OUT/recording.yml         recording rules
     OUT/alerts.yml            alerts
     OUT/dashboards/NAME.json  dashboards of Grafana, to be provisioned or imported
@@ -35,10 +35,9 @@ scrape_configs:
 
 
 def scrape_targets(topology: Topology, workers: int, cluster: str) -> list[dict[str, Any]]:
-    """Targets of Prometheus's ``file_sd_configs``, one for each process that serves metrics.
+    """Return the targets for Prometheus's ``file_sd_configs``, one for each process that serves metrics.
 
     Args:
-        topology: the processes.
         workers: processes per router; each has a port of its own.
         cluster: the value of the label ``cluster``.
     """
@@ -56,7 +55,7 @@ def scrape_targets(topology: Topology, workers: int, cluster: str) -> list[dict[
 
 
 def write_monitor_config(directory: Path, targets: list[dict[str, Any]]) -> list[Path]:
-    """Write all files, in place of earlier ones; returns their paths.
+    """Write all files, replacing earlier ones, and return their paths.
 
     Raises:
         OSError: a file cannot be written.

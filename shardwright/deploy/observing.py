@@ -1,4 +1,4 @@
-"""What the commands of ``shardwright`` that only look at a cluster need: ``map``, ``top``, ``explain`` and the like."""
+"""Read access to a cluster for the commands that do not change it: ``map``, ``top``, ``explain`` and others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,9 @@ CONNECT_MILLISECONDS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SeenByConsole:
-    """What a console needs of a cluster.
+    """Addresses and options with which a console connects to a cluster.
 
     Attributes:
-        uri: connection string of the routers.
         title: name of the cluster.
         targets: the daemons' metrics.
         client_options: further options of connections, for TLS.
@@ -38,8 +37,7 @@ class SeenByConsole:
 class ClusterObserver:
     """The cluster in one directory, which is not changed.
 
-    Args:
-        directory: of the cluster.
+    Its methods raise `DeployError` if there is no cluster in the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,14 +47,10 @@ class ClusterObserver:
         return self._layout.require()
 
     def write_monitor_config(self, out: Path | None) -> list[Path]:
-        """Write the configuration of Prometheus and Grafana; returns the files.
+        """Write the configuration of Prometheus and Grafana, and return the files.
 
         Args:
-            out: the directory for them; None for ``monitoring`` in the cluster's directory.
-
-        Raises:
-            DeployError: there is no cluster in the directory, or a file cannot be written.
-        """
+            out: the directory for them; None for ``monitoring`` in the cluster's directory."""
         state = self._state()
         targets = scrape_targets(state.topology, state.workers, self._layout.root.name)
         try:
@@ -65,21 +59,13 @@ class ClusterObserver:
             raise DeployError(f"cannot write {error.filename}: {error.strerror}") from error
 
     def metrics_addresses(self) -> dict[str, str]:
-        """``host:port`` of the metrics of each process that serves them, by its name; of routers for each worker.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return ``host:port`` of each process's metrics, by its name; each worker of a router has its own."""
         state = self._state()
         targets = scrape_targets(state.topology, state.workers, self._layout.root.name)
         return {_name(each["labels"]): each["targets"][0] for each in targets}
 
     def console(self) -> SeenByConsole:
-        """What a console needs of the cluster; it logs in with its users' own names.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return addresses and options for a console, which logs in with its users' own names."""
         state = self._state()
         listens = {plan.name: state.address(plan) for plan in state.topology.processes}
         scraped = scrape_targets(state.topology, state.workers, self._layout.root.name)
@@ -98,34 +84,21 @@ class ClusterObserver:
         )
 
     def client(self) -> tuple[str, dict[str, Any]]:
-        """The connection string of the routers, and the options of a client that may read everything.
-
-        Raises:
-            DeployError: there is no cluster in the directory.
-        """
+        """Return the connection string of the routers, and the options of a client that may read everything."""
         state = self._state()
         return state.topology.uri, dict(self._layout.log_in(state))
 
     def chunk_map(self, namespace: str) -> str:
-        """The chunk map of a sharded collection as text.
-
-        Raises:
-            DeployError: there is no cluster in the directory, the collection is not sharded, or no router answers.
-        """
+        """Draw the chunk map of a sharded collection."""
         state = self._state()
         return chunk_map_text(state.topology.uri, self._layout.log_in(state), namespace)
 
 
 def chunk_map_text(uri: str, log_in: Mapping[str, Any], namespace: str) -> str:
-    """The chunk map of a sharded collection, read through a router.
+    """Read a sharded collection's chunks through a router, and draw the chunk map.
 
     Args:
-        uri: connection string of the routers.
         log_in: further options of the client.
-        namespace: ``db.collection``.
-
-    Raises:
-        DeployError: the collection is not sharded, or no router answers.
     """
     options = {"serverSelectionTimeoutMS": CONNECT_MILLISECONDS_MAX, **log_in}
     try:
@@ -139,6 +112,6 @@ def chunk_map_text(uri: str, log_in: Mapping[str, Any], namespace: str) -> str:
 
 
 def _name(labels: Mapping[str, str]) -> str:
-    """The name of a process for people: of a router's further workers with their number."""
+    """Return the display name of a process; further workers of a router have their number added."""
     worker = labels.get("worker", "0")
     return labels["process"] if worker == "0" else f"{labels['process']}/{worker}"

@@ -1,8 +1,7 @@
-"""Whether a cluster's directory is the work of the user who starts it.
+"""Checks that no other user controls the files of a cluster's directory.
 
-Its files name the program that is started as mongod, the key by which processes recognise each other, and the password
-of the first user. So a directory that somebody else has prepared, for instance the default one in a place where
-everybody may write, is not used.
+The files name the program that is started as mongod, the key that authenticates the processes, and the first user's
+password. So a directory prepared by another user is refused, for instance the default one in a world-writable place.
 """
 
 import os
@@ -19,12 +18,12 @@ _ROOT: Final = 0
 
 
 def check_ownership(layout: Layout, state: ClusterState) -> None:
-    """Check that no other user has made what processes are about to be started with, or may exchange it.
+    """Check that no other user owns or may write the files with which processes are about to be started.
 
-    The administrator of the machine (root) may. A group that may write is the choice of the directory's owner.
+    The administrator of the machine (root) may own them. Group write permission is the choice of the directory's owner.
 
     Raises:
-        DeployError: one has, or may; or a file cannot be looked at.
+        DeployError: another user owns a file or may write to it, or a file cannot be examined.
     """
     try:
         for path in _trusted(layout, state):

@@ -1,4 +1,4 @@
-"""Server parameters of a cluster, and which of its processes have each of them.
+"""Server parameters of a cluster, and the processes that each of them applies to.
 
 Most belong to the shards' mongods, which have the parameters for sharding in every role; shard daemons have a few of
 their own. Test commands are enabled on routers; the mongods behind daemons always have them.
@@ -29,11 +29,11 @@ _OF_ROUTERS_TOO: Final = frozenset(
         *("maxSessions", _SESSION_TIMEOUT),
     }
 )
-"""Of routers as well as of the shards' mongods."""
+"""Parameters of routers as well as of the shards' mongods."""
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
-    """Name and value from ``NAME=VALUE``.
+    """Parse name and value from ``NAME=VALUE``.
 
     Raises:
         ValueError: it is not of that form.
@@ -45,23 +45,23 @@ def parse_parameter(text: str) -> tuple[str, str]:
 
 
 def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for shard daemons."""
+    """Select the parameters for shard daemons."""
     return {name: value for name, value in parameters.items() if name in _OF_SHARD_DAEMONS}
 
 
 def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for routers."""
+    """Select the parameters for routers."""
     return {name: value for name, value in parameters.items() if name in _OF_ROUTERS | _OF_ROUTERS_TOO}
 
 
 def parameters_of_config_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for the mongods of the config servers.
+    """Select the parameters for the mongods of the config servers.
 
-    They say, for example, when ``config.system.sessions`` expires.
+    One of them determines the expiry of ``config.system.sessions``.
     """
     return {name: value for name, value in parameters.items() if name in _OF_ALL_MONGODS}
 
 
 def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters for the shards' mongods."""
+    """Select the parameters for the shards' mongods."""
     return {name: value for name, value in parameters.items() if name not in _OF_SHARD_DAEMONS | _OF_ROUTERS}

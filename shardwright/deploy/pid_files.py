@@ -1,7 +1,7 @@
 """The pid files of a cluster, which identify the current or last process of each name.
 
-A pid file is tied to the directory from which the process was started, so that a copy of a running cluster's directory
-does not control the original's processes.
+A pid file names the directory from which the process was started, so that a copy of a running cluster's directory does
+not control the original's processes.
 """
 
 import json
@@ -32,14 +32,7 @@ def save_pid_file(path: Path, identity: ProcessIdentity, root: Path, directory: 
     """Record a process.
 
     Args:
-        path: the pid file.
-        identity: the process.
-        root: the path of the cluster's directory.
-        directory: the directory's identity (see `deploy.marks`).
-
-    Raises:
-        DeployError: the file cannot be written.
-    """
+        directory: the directory's identity (see `deploy.marks`)."""
     document = {"pid": identity.pid, "started": identity.started, "directory": directory, "path": str(root)}
     write_json(path, document)
 
@@ -48,7 +41,6 @@ def load_pid_file(path: Path, log: Path, directory: str) -> PidFile:
     """Read a pid file; the result is empty if it does not exist.
 
     Args:
-        path: the pid file.
         log: the process's log file, which identifies the process if an old pid file names no directory.
         directory: the identity of the cluster's directory.
     """

@@ -1,4 +1,4 @@
-"""What ``up`` starts: the cluster in the directory, or a new one."""
+"""The cluster that ``up`` starts: the one in the directory, or a new one."""
 
 from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB, DEFAULT_LOG_ROTATE, DEFAULT_WORKERS, ClusterState
 from shardwright.deploy.daemon_options import combined
@@ -13,17 +13,13 @@ from shardwright.deploy.up_options import DEFAULT_PORT, UpOptions
 def existing_cluster(
     layout: Layout, state: ClusterState, options: UpOptions, mongod: str, ports: PortReservation
 ) -> ClusterState:
-    """The cluster in the directory, ready to be started on its previous ports, which are reserved.
+    """Prepare the cluster in the directory for a start on its previous ports, and reserve them.
 
     Args:
-        layout: the layout of the directory.
         state: the cluster's previous state.
         options: the requested changes.
         mongod: the path of the binary.
         ports: reserves its ports.
-
-    Raises:
-        DeployError: the options contradict it, or a port is taken.
     """
     _check_same(layout, options, state)
     sockets = layout.choose_sockets()
@@ -51,13 +47,9 @@ def existing_cluster(
 
 
 def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortReservation) -> ClusterState:
-    """A cluster of the requested size, on free ports, which are reserved.
-
-    Raises:
-        DeployError: a port is taken.
-    """
+    """Lay out a cluster of the requested size, on free ports, and reserve them."""
     size, wanted = options.size(), DEFAULT_PORT if options.port is None else options.port
-    # Any free ports are ports in a row too: drivers' suites look for a second router on the port after the first.
+    # Routers get consecutive ports even if any port will do: drivers' suites expect a second router on the next port.
     first = wanted or ports.hold_free_run(size.routers)
 
     def router_port(index: int) -> int:
@@ -71,7 +63,8 @@ def new_cluster(layout: Layout, options: UpOptions, mongod: str, ports: PortRese
         router_port=router_port,
         free_ports=ports.hold_free_run,
         workers=workers,
-        # Test commands of a mongod need no log-in. With TLS its port is for certificates of members alone.
+        # A mongod's test commands need no log-in, so with access control it has a port only if TLS restricts it to
+        # members.
         mongods_have_ports=options.tls or not options.auth,
     )
     return ClusterState(

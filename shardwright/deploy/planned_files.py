@@ -1,13 +1,13 @@
-"""The command `shardwright plan`: the files of all hosts in folders, compared with those that are there, and written.
+"""The command `shardwright plan`: write the files of all hosts into folders, or show the differences.
 
 ::
 
     OUT/HOST/…         copied to /etc/shardwright of that host
-    OUT/steps.txt      what to run where
+    OUT/steps.txt      the commands to run on each host
     OUT/authority/     the authorities, with TLS (`deploy.tls_files`); not for any host
     OUT/cluster-key    the key that every host gets
 
-Files with secrets are made once, and replaced only if they do not fit any more; their contents are never shown.
+Files with secrets are created once, and replaced only if they no longer fit. Their contents are never shown.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _STEPS: Final = "steps.txt"
 
 
 class PlanError(DeployError):
-    """The files cannot be planned. A difference has the status of other commands' errors."""
+    """The files cannot be planned; exits with 2, because 1 stands for a difference."""
 
     exit_status = 2
 
@@ -59,9 +59,8 @@ class SecretFile:
     """A file whose contents are not shown.
 
     Attributes:
-        path: where it is.
-        text: makes its contents.
-        fault: says why the present file has to be replaced; None if it need not be.
+        text: creates its contents.
+        fault: returns the reason to replace the present file; None to keep it.
     """
 
     path: Path
@@ -75,14 +74,13 @@ class Folder:
 
     Attributes:
         root: the folder that they are in.
-        description: the cluster.
     """
 
     root: Path
     description: Description
 
     def difference(self) -> Iterator[str]:
-        """What would be written, as lines: a unified diff of texts, and one line about each secret."""
+        """Yield the lines of a dry run: a unified diff of texts, and one line about each secret."""
         planned = self._texts()
         for path in sorted({*planned, *self._left_over(planned)}):
             before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -93,7 +91,7 @@ class Folder:
             yield f"{secret.path}: {fault}"
 
     def write(self) -> None:
-        """Write what differs, and remove files that an earlier plan has written and this one does not have.
+        """Write the files that differ, and remove files of an earlier plan that are not in this one.
 
         Raises:
             OSError: a file cannot be written.
@@ -119,12 +117,12 @@ class Folder:
         return found
 
     def _left_over(self, planned: dict[Path, str]) -> list[Path]:
-        """Files of an earlier plan."""
+        """Return the files of an earlier plan that are not in this one."""
         candidates = (path for path in sorted(self.root.glob("*/*")) if path not in planned and path.is_file())
         return [path for path in candidates if path.name == UNITS or _has_header(path)]
 
     def _missing_secrets(self) -> Iterator[tuple[SecretFile, str]]:
-        """The secrets that have to be made, each with the reason."""
+        """Yield the secrets that have to be created, each with the reason."""
         for secret in self._secrets():
             fault = secret.fault(secret.path) if secret.path.exists() else "new"
             if fault is not None:
@@ -190,11 +188,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run the command; the return value is its exit status.
-
-    Raises:
-        DeployError: the description is not valid, or a file cannot be used.
-    """
+    """Run the command and return its exit status."""
     if options.schema:
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return 0

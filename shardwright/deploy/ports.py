@@ -1,9 +1,11 @@
 """Choosing free TCP ports, and reserving them while a cluster starts.
 
-A chosen port stays bound (but not listening) in this process until the process that will use it is about to start, so
-that two clusters that start at the same time never choose the same port. From then until the process listens this
-process does not choose the port again, since it prefers those that it has not chosen for longest; another could take
-it, unless each has ports of its own (`ENVIRONMENT_VARIABLE`).
+A chosen port stays bound (but not listening) in this process until the process that will use it is about to start. So
+two clusters that start at the same time never choose the same port.
+
+Between the release of a port and the start of its listener, this process does not choose the port again, because it
+prefers the ports that it has not chosen for longest. Another process could take it, unless each has ports of its own
+(`ENVIRONMENT_VARIABLE`).
 """
 
 import itertools
@@ -30,7 +32,7 @@ _last_choice: dict[int, int] = {}  # by port, of this process
 
 
 def ports_to_choose_from() -> range:
-    """The range from which free ports are chosen.
+    """Return the range from which free ports are chosen.
 
     Raises:
         DeployError: the environment variable is not a range of ports.
@@ -60,11 +62,7 @@ class PortReservation:
             self.release(port)
 
     def hold(self, port: int) -> None:
-        """Reserve exactly ``port``.
-
-        Raises:
-            DeployError: another process uses it.
-        """
+        """Reserve exactly ``port``."""
         # A port with connections in TIME_WAIT is free for a server, since all our servers set this option too.
         held = _bind(port, reuse=True)
         if held is None:
@@ -77,11 +75,7 @@ class PortReservation:
             self.hold(port)
 
     def hold_free(self, preferred: Iterable[int] = ()) -> int:
-        """Reserve and return the first free port of ``preferred``, otherwise one of `ports_to_choose_from`.
-
-        Raises:
-            DeployError: every port is in use.
-        """
+        """Reserve and return the first free port of ``preferred``, otherwise one of `ports_to_choose_from`."""
         ports = ports_to_choose_from()
         for port in [*preferred, *_in_order_of_choice(ports)]:
             held = _bind(port, reuse=False)
@@ -91,11 +85,7 @@ class PortReservation:
         raise DeployError(f"every port from {ports.start} to {ports.stop - 1} on {LOOPBACK} is in use")
 
     def hold_free_run(self, count: int) -> int:
-        """Reserve ``count`` consecutive free ports of `ports_to_choose_from` and return the first.
-
-        Raises:
-            DeployError: there are not enough consecutive free ports.
-        """
+        """Reserve ``count`` consecutive free ports of `ports_to_choose_from` and return the first."""
         ports = ports_to_choose_from()
         for first in _in_order_of_choice(ports, count):
             run: dict[int, socket.socket] = {}
@@ -122,9 +112,9 @@ class PortReservation:
 
 
 def _in_order_of_choice(ports: range, count: int = 1) -> list[int]:
-    """The ports in the order in which to try them, or the first ones of ``count`` in a row.
+    """Return the ports in the order of the attempts, or the first ports of ``count`` in a row.
 
-    Those come first that this process has not chosen for longest, in random order if it has never chosen them.
+    Ports that this process has not chosen for longest come first; ports that it never chose are in random order.
     """
 
     def last_choice(first: int) -> int:
@@ -134,7 +124,7 @@ def _in_order_of_choice(ports: range, count: int = 1) -> list[int]:
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:
-    """A socket bound to ``port``; ``None`` if the port is in use."""
+    """Return a socket bound to ``port``; ``None`` if the port is in use."""
     candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if reuse:

@@ -23,14 +23,17 @@ _STOPPED: Final = "stopped"
 def processes_with_states(
     running: Mapping[ProcessPlan, int | None], addresses: Mapping[str, str], log_in: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """One document a process: ``name``, ``role``, ``pid``, ``state``, ``version``, ``uptimeSeconds``, ``memoryBytes``.
+    """Return a document per process for `shardwright ps`.
 
-    The state of a mongod is its member state, and the state of a daemon ``ready`` or the reason why it is not. Values
-    that are not known are None. A router's memory includes its workers.
+    Its fields are ``name``, ``role``, ``pid``, ``state``, ``version``, ``uptimeSeconds`` and ``memoryBytes``. The state
+    of a
+    mongod is its member state. The state of a daemon is ``ready`` or the reason why it is not. Unknown values are None.
+    A
+    router's memory includes its workers.
 
     Args:
-        running: the pids of processes, None for those that do not run.
-        addresses: where each process is reached, by name.
+        running: the pids of processes, None for processes that do not run.
+        addresses: the address of each process, by name.
         log_in: see `Access.log_in`.
     """
     with ThreadPoolExecutor(max_workers=len(running) or 1) as asking:
@@ -39,7 +42,7 @@ def processes_with_states(
 
 
 def process_table(processes: list[dict[str, Any]]) -> str:
-    """The documents of `processes_with_states` for people."""
+    """Format the documents of `processes_with_states` for people."""
     rows = [("NAME", "ROLE", "STATE", "VERSION", "UPTIME", "MEMORY", "PID")]
     for each in processes:
         uptime, memory = each["uptimeSeconds"], each["memoryBytes"]
@@ -59,7 +62,7 @@ def process_table(processes: list[dict[str, Any]]) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in its two largest units: ``3d 4h``."""
+    """Format a duration in its two largest units: ``3d 4h``."""
     units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
     rest = int(seconds)
     parts: list[str] = []
@@ -111,7 +114,7 @@ def _state_of_daemon(plan: ProcessPlan) -> dict[str, Any]:
 
 
 def _uptime(pid: int) -> float | None:
-    """Seconds since a process was started."""
+    """Return the seconds since a process was started."""
     try:
         started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up = float(Path("/proc/uptime").read_text().split()[0])
@@ -121,7 +124,7 @@ def _uptime(pid: int) -> float | None:
 
 
 def _memory(pid: int) -> int | None:
-    """Resident memory of a process and its children in bytes."""
+    """Return the resident memory of a process and its children in bytes."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

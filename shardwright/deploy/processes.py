@@ -1,7 +1,7 @@
 """Starting, identifying and ending operating system processes.
 
-A process is identified by its pid *and* its start time, so that a pid reused by the kernel is never signalled. Linux
-only (``/proc``, pidfds).
+A process is identified by its pid *and* its start time, so that a signal never reaches a later process with the same
+pid. Linux only (``/proc``, pidfds).
 """
 
 import os
@@ -30,7 +30,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
-        """The process that now has ``pid``; ``None`` if there is none, or it is a zombie."""
+        """Identify the process that now has ``pid``; ``None`` if there is none, or it is a zombie."""
         found = _look_up(pid)
         return None if found is None or found.state in "ZX" else cls(pid, found.started)
 
@@ -39,7 +39,7 @@ class ProcessIdentity:
         return ProcessIdentity.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; returns False if the process has already ended."""
+        """Send a signal; return False if the process has already ended."""
         with self._pidfd() as descriptor:
             if descriptor is None:
                 return False
@@ -50,10 +50,11 @@ class ProcessIdentity:
             return True
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until it has ended with all its threads; returns False if it is still running after ``timeout`` seconds.
+        """Wait until all threads of the process have ended; return False if it still runs after ``timeout`` seconds.
 
-        A process whose first thread has ended looks like a zombie while other threads still hold its files and ports;
-        its pidfd becomes readable only when all have ended.
+        A process whose first thread has ended looks like a zombie while other threads still hold its files and ports.
+        Its
+        pidfd becomes readable only when all threads have ended.
         """
         try:
             descriptor = os.pidfd_open(self.pid)
@@ -66,7 +67,7 @@ class ProcessIdentity:
             os.close(descriptor)
 
     def wait_paused(self, timeout: float) -> bool:
-        """Wait until SIGSTOP has stopped all its threads; returns False if some still run after ``timeout`` seconds.
+        """Wait until SIGSTOP has stopped all threads; return False if some still run after ``timeout`` seconds.
 
         The signal is sent before it takes effect: while its threads wait for a busy processor, a process can still
         answer. The kernel announces the stop to the parent only, so this polls.
@@ -80,7 +81,7 @@ class ProcessIdentity:
 
     @contextmanager
     def _pidfd(self) -> Iterator[int | None]:
-        """A descriptor of this process, never of a later one with the same pid; ``None`` if it has ended."""
+        """Open a descriptor of this process, never of a later one with the same pid; ``None`` if it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -104,10 +105,9 @@ def spawn(
     """Start a program in its own session.
 
     Args:
-        arguments: its command line.
-        output: the file that its standard output and error are appended to.
+        output: the file to which its standard output and error are appended.
         environment: variables to add to this process's environment.
-        directory: where it runs; ``None`` for the directory of this process.
+        directory: its working directory; ``None`` for the directory of this process.
         masked_signals: signals that are blocked until the program unblocks them.
 
     Raises:
@@ -115,7 +115,7 @@ def spawn(
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     if directory is not None:
-        # posix_spawn cannot do it, and to change the directory of this process would change it for all its threads.
+        # posix_spawn cannot set the directory, and chdir in this process would affect all its threads.
         arguments = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(directory), *arguments]
     pid = os.posix_spawn(
         arguments[0],
@@ -154,7 +154,7 @@ def wait_any_ended(identities: list[ProcessIdentity], timeout: float) -> None:
 
 
 def exit_description(identity: ProcessIdentity) -> str:
-    """How a process ended, as far as known: only its own parent can read the exit status."""
+    """Describe the end of a process, as far as known: only its own parent can read the exit status."""
     try:
         _, status = os.waitpid(identity.pid, os.WNOHANG)
     except ChildProcessError:
@@ -164,7 +164,7 @@ def exit_description(identity: ProcessIdentity) -> str:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words of a process's command line; empty if it has ended."""
+    """Return the words of a process's command line; empty if it has ended."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:

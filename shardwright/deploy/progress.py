@@ -13,7 +13,7 @@ REDRAW_INTERVAL = 0.1
 
 
 class ProgressBar:
-    """Counts towards ``total`` and shows it; created and finished by `progress_bar`."""
+    """A bar that counts towards ``total``; created and finished by `progress_bar`."""
 
     def __init__(self, label: str, total: int, stream: TextIO) -> None:
         self._label = label
@@ -39,7 +39,7 @@ class ProgressBar:
         self._stream.flush()
 
     def line(self) -> str:
-        """The bar in its current state."""
+        """Format the bar in its current state."""
         filled = WIDTH * self._done // max(1, self._total)
         elapsed = max(time.monotonic() - self._started, 1e-9)
         bar = "█" * filled + "░" * (WIDTH - filled)

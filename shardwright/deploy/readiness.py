@@ -1,6 +1,7 @@
-"""Asking a process over HTTP, and checking whether one that was just started is ready.
+"""HTTP requests to a process, and the check whether one that was just started is ready.
 
-Processes do not announce readiness, so callers poll these functions at short intervals; `deploy.start` limits how long.
+Processes do not announce readiness, so callers poll these functions at short intervals. `deploy.start` has the
+deadline.
 """
 
 import http.client
@@ -14,10 +15,9 @@ LOOK_TIMEOUT = 2.0
 
 
 def is_ready(plan: ProcessPlan, address: str) -> bool:
-    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` says so.
+    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` succeeds.
 
     Args:
-        plan: the process.
         address: see `ClusterState.address`.
     """
     if plan.role is Role.MONGOD:
@@ -43,9 +43,7 @@ class Answer(NamedTuple):
     """The answer of a daemon's HTTP endpoint.
 
     Attributes:
-        status: the HTTP status.
-        version: the daemon's version; empty if it does not say.
-        text: the body.
+        version: the daemon's version; empty if the headers lack it.
     """
 
     status: int

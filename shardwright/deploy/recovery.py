@@ -1,4 +1,4 @@
-"""Recovering enough about a running cluster whose state file is damaged to stop it."""
+"""Recovery of a running cluster's processes from a damaged state file, enough to stop them."""
 
 from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB, DEFAULT_WORKERS, ClusterState
 from shardwright.deploy.layout import Layout
@@ -7,7 +7,7 @@ from shardwright.deploy.topology import ProcessPlan, Role, Size, Topology
 
 
 def recovered_state(layout: Layout) -> ClusterState:
-    """A state with only the names and roles of the running processes.
+    """Return a state with only the names and roles of the running processes.
 
     Raises:
         DeployError: the directory does not exist.
@@ -17,6 +17,6 @@ def recovered_state(layout: Layout) -> ClusterState:
 
 
 def _role(name: str) -> Role:
-    """The role in a name: at the end of ``shard0.1.mongod``, at the beginning of ``router.0``."""
+    """Return the role in a name: at the end of ``shard0.1.mongod``, at the beginning of ``router.0``."""
     first, last = name.partition(".")[0], name.rpartition(".")[2]
     return Role.ROUTER if first == Role.ROUTER else Role(last)

@@ -14,11 +14,11 @@ from shardwright.deploy.steps import Steps
 from shardwright.deploy.supervisor import Supervisor
 
 POLL_SECONDS: Final = 0.5
-"""Between questions about what is left on a draining shard."""
+"""Interval between polls of a draining shard."""
 
 
 def remove_shard(layout: Layout, state: ClusterState, shard: str, steps: Steps) -> None:
-    """Drain a shard, remove it from the cluster, and stop its processes. If this is interrupted, it can be repeated.
+    """Drain a shard, remove it from the cluster, and stop its processes. It can be repeated after an interruption.
 
     Raises:
         DeployError: there is no such shard, or something is left on it that does not move by itself.
@@ -34,9 +34,9 @@ def remove_shard(layout: Layout, state: ClusterState, shard: str, steps: Steps) 
 
 
 def _drain(client: Client, shard: str, steps: Steps, layout: Layout) -> None:
-    """Repeat ``removeShard`` until the shard is removed, and show how many chunks have been moved away."""
+    """Repeat ``removeShard`` until the shard is removed, and show the number of moved chunks."""
     if shard not in listed_shards(client):
-        return  # removed, or not added, by an earlier command that was interrupted
+        return  # an earlier command was interrupted after removing the shard, or before adding it
     reply = client.admin.command("removeShard", shard)
     if reply["state"] == "started":
         steps.say(f"{shard} is draining")
@@ -71,10 +71,10 @@ def _move_databases(client: Client, shard: str, databases: Sequence[str], steps:
 
 
 def _check_can_go_on(client: Client, shard: str, reply: dict[str, Any], layout: Layout) -> None:
-    """Report what the user has to do, if nothing else will empty the shard.
+    """Check that draining can continue without the user.
 
     Raises:
-        DeployError: the balancer is off, or only jumbo chunks are left.
+        DeployError: the balancer is off, or only jumbo chunks are left. The message has the remedy.
     """
     remaining = reply["remaining"]
     if remaining["chunks"] == remaining["jumboChunks"]:

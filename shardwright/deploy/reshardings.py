@@ -1,4 +1,4 @@
-"""The present resharding operation, as its recipients report it."""
+"""The present resharding operation, as reported by its recipients."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +22,11 @@ _PIPELINE: Final[list[dict[str, Any]]] = [
 def reshardings_under_way(
     daemons: Iterable[ProcessPlan], log_in: Mapping[str, Any] = NO_LOG_IN
 ) -> list[dict[str, Any]]:
-    """What each recipient reports, in the order of the daemons.
+    """Return each recipient's progress, in the order of the daemons.
 
-    That is ``process``, ``ns``, ``key``, ``state``, ``seconds``, ``remainingSeconds`` (-1 if unknown), ``documents``
-    and ``bytes`` (about how many it will receive), ``documentsCopied``, ``bytesCopied``, ``changesFetched`` and
+    The fields are ``process``, ``ns``, ``key``, ``state``, ``seconds``, ``remainingSeconds`` (-1 if unknown),
+    ``documents``
+    and ``bytes`` (estimated totals to receive), ``documentsCopied``, ``bytesCopied``, ``changesFetched`` and
     ``changesApplied``.
     """
     daemons = list(daemons)
@@ -59,7 +60,7 @@ def _described(process: str, operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def resharding_text(resharding: dict[str, Any]) -> str:
-    """What one recipient reports, in one line."""
+    """Format one recipient's progress in one line."""
     parts = [
         resharding["state"],
         f"{resharding['documentsCopied']:,} of {resharding['documents']:,} documents",

@@ -1,4 +1,4 @@
-"""What adding and removing a shard of a running local cluster have in common."""
+"""Functions shared by adding and removing a shard of a running local cluster."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,11 +20,7 @@ Client = MongoClient[dict[str, Any]]
 
 @contextmanager
 def router(layout: Layout, state: ClusterState) -> Iterator[Client]:
-    """A client of the cluster, all whose errors are reported.
-
-    Raises:
-        DeployError: the cluster refused something, or does not answer.
-    """
+    """Connect a client to the cluster, and report its errors as `DeployError`."""
     try:
         with Client(state.topology.uri, **layout.log_in(state)) as client:
             yield client
@@ -33,16 +29,12 @@ def router(layout: Layout, state: ClusterState) -> Iterator[Client]:
 
 
 def listed_shards(client: Client) -> list[str]:
-    """The names of the shards of the cluster."""
+    """Return the names of the shards of the cluster."""
     return [each["_id"] for each in client.admin.command("listShards")["shards"]]
 
 
 def only_in(whole: Topology, rest: Topology, shard: str | None = None) -> Topology:
-    """The part of a cluster that another one does not have.
-
-    Raises:
-        DeployError: there is no such shard.
-    """
+    """Return the processes of a cluster that another one does not have."""
     if shard is not None:
         whole.of_shard(shard)
     return replace(whole, processes=tuple(plan for plan in whole.processes if plan not in rest.processes))

@@ -1,4 +1,4 @@
-"""Programs in whose place the launcher runs: mongosh for a cluster, and tail for a log."""
+"""Programs that replace the launcher process: mongosh for a cluster, and tail for a log."""
 
 import os
 import shlex
@@ -12,29 +12,20 @@ from shardwright.deploy.errors import DeployError
 from shardwright.mongosh_compat.runner import MongoshNotFoundError, find_mongosh
 
 URI_VARIABLE: Final = "SHARDWRIGHT_URI"
-"""The connection string is in the environment, because every user of the machine can read command lines."""
+"""The environment variable for the connection string, because every user of the machine can read command lines."""
 
 _CONNECT: Final = f"db = connect(process.env.{URI_VARIABLE}); delete process.env.{URI_VARIABLE}; void 0"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run.
-
-    Attributes:
-        words: its command line.
-        environment: variables to add.
-    """
+    """A program to run."""
 
     words: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
 
     def replace_this_process(self) -> None:
-        """Run it in place of this process.
-
-        Raises:
-            DeployError: there is no such program.
-        """
+        """Run the program in place of this process."""
         try:
             os.execvpe(self.words[0], list(self.words), {**os.environ, **self.environment})
         except OSError as error:
@@ -42,14 +33,11 @@ class Program:
 
 
 def mongosh(document: dict[str, Any], words: Sequence[str]) -> Program:
-    """The mongosh that is connected to a cluster, and logged in as its first user.
+    """Return the mongosh that connects to a cluster and logs in as its first user.
 
     Args:
         document: see `LocalCluster.describe`.
-        words: further words of its command line, which end it after a script.
-
-    Raises:
-        DeployError: there is no mongosh, or the password cannot be read.
+        words: further words of its command line; with a script, mongosh exits after it.
     """
     try:
         program = find_mongosh()
@@ -61,11 +49,7 @@ def mongosh(document: dict[str, Any], words: Sequence[str]) -> Program:
 
 
 def connection_string(document: dict[str, Any]) -> str:
-    """The connection string of a cluster with everything that a client needs, which may be a password.
-
-    Raises:
-        DeployError: the password cannot be read.
-    """
+    """Return the connection string of a cluster with all client options, possibly including a password."""
     uri, access, tls = str(document["uri"]), document.get("auth"), document.get("tls")
     parameters: dict[str, str] = {}
     if access is not None:
@@ -84,15 +68,10 @@ def connection_string(document: dict[str, Any]) -> str:
 
 
 def tail(log: Path, lines: int, *, follows: bool) -> Program:
-    """The program that prints the end of a log.
+    """Return the program that prints the end of a log.
 
     Args:
-        log: the file.
-        lines: how many.
-        follows: whether it continues with new lines, also after a rotation.
-
-    Raises:
-        DeployError: there is no log.
+        follows: whether to continue with new lines, also after a rotation.
     """
     if not log.exists():
         raise DeployError(f"there is no log {log}: the process was never started")

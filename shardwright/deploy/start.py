@@ -31,11 +31,7 @@ def start_cluster(
     """Start all processes, bottom up, and return once a client can write.
 
     Args:
-        layout: its directory.
-        state: the cluster.
-        supervisor: starts its processes.
         ports: holds the ports of the processes until they are started.
-        steps: prints progress.
         deadline: on the monotonic clock.
 
     Raises:
@@ -69,17 +65,14 @@ def start_processes(
 ) -> None:
     """Start processes, bottom up, and return once they are ready; arguments and errors as `start_cluster`.
 
-    A daemon takes a second of a processor to import its modules. So all of them begin as soon as the mongods listen,
-    and import while the sets elect their primaries. Under access control the routers wait for the config daemons: a
-    router that finds none looks for users again after ten seconds only.
+    A daemon takes a second of processor time to import its modules. So all daemons are started as soon as the mongods
+    listen, and import while the sets elect their primaries. With access control the routers start after the config
+    daemons:
+    a router that finds none retries its lookup of users only after ten seconds.
 
     Args:
-        topology: what to start, perhaps a part of the cluster.
+        topology: the processes to start, perhaps a part of the cluster.
         state: the whole cluster.
-        supervisor: starts its processes.
-        ports: holds the ports of the processes until they are started.
-        steps: prints progress.
-        deadline: on the monotonic clock.
         log_in: see `Layout.log_in`.
     """
 
@@ -117,7 +110,7 @@ def start_processes(
 
 
 def _add_shards(client: MongoClient[dict[str, Any]], state: ClusterState) -> None:
-    """Add the shards that were never added. One that was and is not there any more has been removed since."""
+    """Add the shards that were never added. A shard that was added and is no longer listed has been removed."""
     try:
         listed = {shard["_id"] for shard in client.admin.command("listShards")["shards"]}
         for shard in state.topology.shards:

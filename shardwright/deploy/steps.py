@@ -1,4 +1,4 @@
-"""Showing the user what is being done, and how long it took."""
+"""Progress output: each step, with its duration."""
 
 import sys
 import time
@@ -33,14 +33,14 @@ class Steps:
         self._write(f"{time.monotonic() - started:6.2f} s\n")
 
     def advance(self, count: int = 1) -> None:
-        """Record ``count`` more parts of the work as done, which is shown if there is a bar."""
+        """Record ``count`` more parts of the work as done; only a bar shows them."""
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._write(f"{text}\n")
 
     def total(self) -> float:
-        """Seconds since this object was created."""
+        """Return the seconds since this object was created."""
         return time.monotonic() - self._started
 
     def _write(self, text: str) -> None:
@@ -49,12 +49,12 @@ class Steps:
 
 
 class BarSteps(Steps):
-    """Steps of work whose extent is known, shown by a bar; on a terminal, instead of by their lines.
+    """Steps of work with a known size, shown by a bar; on a terminal, the bar replaces the lines.
 
     Args:
-        steps: shows the rest.
+        steps: prints the lines.
         bar: advances by each part that is done.
-        is_alone: whether the bar takes the place of the lines.
+        is_alone: whether the bar replaces the lines of the steps.
     """
 
     def __init__(self, steps: Steps, bar: ProgressBar, *, is_alone: bool) -> None:
@@ -65,7 +65,7 @@ class BarSteps(Steps):
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Run the block, and print a line about it unless there is only the bar."""
+        """Run the block, and print a line about it unless the bar replaces the lines."""
         with nullcontext() if self._is_alone else self._steps.step(text):
             yield
 
@@ -78,10 +78,10 @@ class BarSteps(Steps):
         self._steps.say(text)
 
     def total(self) -> float:
-        """Seconds since the work was begun."""
+        """Return the seconds since the start of the work."""
         return self._steps.total()
 
 
 def counted(noun: str, things: Sized) -> str:
-    """``noun`` with its number: ``1 router``, ``2 routers``."""
+    """Return ``noun`` with its number: ``1 router``, ``2 routers``."""
     return f"{len(things)} {noun}{'s' if len(things) != 1 else ''}"

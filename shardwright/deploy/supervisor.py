@@ -21,10 +21,10 @@ from shardwright.deploy.processes import ProcessIdentity, exit_description, spaw
 from shardwright.deploy.readiness import is_ready
 from shardwright.deploy.topology import CONFIG_SET, ProcessPlan, Role
 
-# Seconds that a process may take to end by itself, longer than a router waits for running operations.
+# Seconds that a process may take to end by itself; longer than a router waits for running operations.
 STOP_TIMEOUT = 30.0
 
-# Clients first, data last, so that each process still has what it depends on while it stops.
+# Clients first, data last, so that each process still has its dependencies while it stops.
 STOP_ORDER = (Role.ROUTER, Role.SHARDD, Role.CONFIGD, Role.MONGOD)
 
 ENDING_SIGNALS = (
@@ -67,16 +67,16 @@ class Supervisor:
         return complaints
 
     def originals(self) -> list[str]:
-        """The directories from which the pid files were copied and whose processes are running."""
+        """Return the directories from which the pid files were copied and whose processes are running."""
         found = (self._pid_file(plan).original for plan in self._state.topology.processes)
         return sorted({path for path in found if path is not None})
 
     def identity(self, plan: ProcessPlan) -> ProcessIdentity | None:
-        """The current or last process for ``plan``; ``None`` if it was never started or was stopped deliberately."""
+        """Return the current or last process of ``plan``; ``None`` if it was never started or deliberately stopped."""
         return self._unrecorded.get(plan.name) or self._pid_file(plan).identity
 
     def running(self, plan: ProcessPlan) -> ProcessIdentity | None:
-        """The process now running for ``plan``, or ``None``."""
+        """Return the process now running for ``plan``, or ``None``."""
         identity = self.identity(plan)
         return identity if identity is not None and identity.is_running() else None
 
@@ -84,7 +84,7 @@ class Supervisor:
         """Start a process, without waiting until it is ready.
 
         Raises:
-            DeployError: it cannot be started, or others have a hand in the directory (`check_ownership`).
+            DeployError: it cannot be started, or another user may write to the directory (`check_ownership`).
         """
         check_ownership(self._layout, self._state)
         arguments = self._arguments(plan)
@@ -119,7 +119,7 @@ class Supervisor:
             self._check_still_starting(plan, deadline)
 
     def signal(self, plan: ProcessPlan, number: signal.Signals) -> None:
-        """Send a signal, and wait until the process has ended, or is paused, if the signal is one that does that.
+        """Send a signal, and wait for the end or pause of the process if the signal causes one.
 
         Raises:
             DeployError: it is not running, or survived the signal.
@@ -136,7 +136,7 @@ class Supervisor:
         """Stop processes at the same time.
 
         Returns:
-            The names of those that had to be killed.
+            The names of the processes that had to be killed.
         """
         plans = list(plans)
         ending = [(plan, identity) for plan in plans if (identity := self.running(plan)) is not None]
@@ -196,7 +196,7 @@ class Supervisor:
         return load_pid_file(self._layout.pid_file(plan.name), self._layout.log(plan.name), self._directory)
 
     def _output(self, plan: ProcessPlan) -> Path:
-        """The file for a process's output: for a daemon its log; not for a mongod, whose log may be renamed."""
+        """Return the file for a process's output: a daemon's log, but not a mongod's, which may be renamed."""
         return self._layout.output(plan.name) if plan.role is Role.MONGOD else self._layout.log(plan.name)
 
     def _check_still_starting(self, plan: ProcessPlan, deadline: float) -> None:
@@ -219,5 +219,5 @@ class Supervisor:
 def _ends(plan: ProcessPlan, number: signal.Signals, *, has_tls: bool) -> bool:
     """Whether a signal ends a process."""
     if number == signal.SIGHUP and has_tls and plan.role is not Role.MONGOD:
-        return False  # a daemon reads its certificates again
+        return False  # a daemon reloads its certificates
     return number in ENDING_SIGNALS

@@ -1,22 +1,22 @@
-"""TLS of a local cluster: its authorities, and the certificates that these have signed.
+"""TLS of a local cluster: its authorities, and the certificates that they have signed.
 
 ::
 
-    DIR/tls/ca.pem                the certificate of the servers' authority, by which clients recognise them
+    DIR/tls/ca.pem                the certificate of the servers' authority, which clients trust
     DIR/tls/ca-key.pem            its private key
     DIR/tls/clients-ca.pem        the certificate of the clients' authority
     DIR/tls/clients-ca-key.pem    its private key
-    DIR/tls/authorities.pem       both certificates, by which daemons recognise each other and clients
+    DIR/tls/authorities.pem       both certificates, with which daemons verify each other and clients
     DIR/tls/server.pem            certificate and key of all processes, which share a machine
-    DIR/tls/member.pem            certificate and key with which they, and the launcher, connect to each other
+    DIR/tls/member.pem            certificate and key of processes and launcher for connections to each other
     DIR/tls/client.pem            certificate and key for clients
     DIR/tls/crl.pem               optional, made by the operator: the authorities' lists of revoked certificates
 
 mongods trust the servers' authority alone: their test commands need no authentication, so no client may reach them. In
-a directory that was made before there were two authorities, the servers' authority has signed everything.
+an older directory with only one authority, the servers' authority has signed everything.
 
-Files with keys are for their owner alone. What is missing is made at the next start, so that a file can be renewed by
-removing it; both authorities are replaced together, with everything that they have signed.
+Only the owner can read files with keys. Missing files are created at the next start, so that a file can be renewed by
+removing it. Both authorities are replaced together, with everything that they have signed.
 """
 
 import socket
@@ -30,9 +30,9 @@ from shardwright.deploy.authority import Authority
 from shardwright.deploy.errors import DeployError
 
 SERVERS: Final = "servers"
-"""The unit in the names of processes."""
+"""The organizational unit in the certificates of processes."""
 CLIENTS: Final = "clients"
-"""Another unit than the servers': a certificate with the servers' unit may count as a member's."""
+"""The organizational unit of clients' certificates, because the servers' unit may mark a member."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TlsFiles:
 
     @property
     def authorities_file(self) -> Path:
-        """Both."""
+        """The certificates of both authorities."""
         return self.directory / "authorities.pem"
 
     @property
@@ -73,15 +73,11 @@ class TlsFiles:
 
     @property
     def crl_file(self) -> Path:
-        """The list of revoked certificates, which need not exist; processes take it over when they start."""
+        """The list of revoked certificates, which need not exist; processes read it when they start."""
         return self.directory / "crl.pem"
 
     def create(self) -> None:
-        """Make the files that do not exist yet.
-
-        Raises:
-            DeployError: they cannot be written, or those that exist cannot be read.
-        """
+        """Create the missing files."""
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             authority, authority_of_clients = self.authorities()
@@ -97,32 +93,32 @@ class TlsFiles:
             raise DeployError(f"cannot create the certificates in {self.directory}: {reason}") from error
 
     def connection(self) -> Mapping[str, Any]:
-        """The options with which the launcher connects to any process."""
+        """Return the launcher's options for connections to any process."""
         return {"tls": True, "tlsCAFile": str(self.ca_file), "tlsCertificateKeyFile": str(self.member_file)}
 
     def client_connection(self) -> Mapping[str, Any]:
-        """The options with which clients connect to the routers."""
+        """Return the clients' options for connections to the routers."""
         return {**self.connection(), "tlsCertificateKeyFile": str(self.client_file)}
 
     def log_in(self) -> Mapping[str, Any]:
-        """The options with which the launcher connects, and logs in as a part of the cluster."""
+        """Return the launcher's connection options, with a log-in as a member of the cluster."""
         return {**self.connection(), "authMechanism": "MONGODB-X509", "authSource": "$external"}
 
     def daemon_words(self) -> list[str]:
-        """The options of a daemon."""
+        """Return the options of a daemon."""
         files = ("--tls-certificate-key-file", str(self.server_file), "--tls-cluster-file", str(self.member_file))
         accepted = ("--tls-cluster-ca-file", str(self.authorities_file)) if self.authorities_file.exists() else ()
         revoked = ("--tls-crl-file", str(self.crl_file)) if self.crl_file.exists() else ()
         return ["--tls-mode", "require", *files, "--tls-ca-file", str(self.ca_file), *accepted, *revoked]
 
     def mongod_words(self) -> list[str]:
-        """The options of a mongod."""
+        """Return the options of a mongod."""
         files = ("--tlsCertificateKeyFile", str(self.server_file), "--tlsClusterFile", str(self.member_file))
         revoked = ("--tlsCRLFile", str(self.crl_file)) if self.crl_file.exists() else ()
         return ["--tlsMode", "requireTLS", *files, "--tlsCAFile", str(self.ca_file), *revoked]
 
     def describe(self) -> dict[str, str]:
-        """What ``--json`` shows."""
+        """Return the entry for ``--json``."""
         return {
             "caFile": str(self.ca_file),
             "clientCertificateFile": str(self.client_file),
@@ -130,7 +126,9 @@ class TlsFiles:
         }
 
     def authorities(self) -> tuple[Authority, Authority]:
-        """The servers' and the clients' authority, which may be the same; both are made if the first is missing.
+        """Return the servers' and the clients' authority, which may be the same.
+
+        Both are created if the servers' is missing.
 
         Raises:
             OSError, ValueError, TypeError: see `Authority.load` and `Authority.save`.

@@ -14,7 +14,7 @@ _CONFIGD: Final = "shardwright_configd_"
 _FETCH_SECONDS_MAX: Final = 2.0
 _ROWS_MAX: Final = 15
 _BEGIN: Final = "\x1b[H\x1b[J"
-"""Moves the cursor of a terminal to its upper left corner, and clears the screen."""
+"""Terminal codes that move the cursor to the upper left corner and clear the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ def watch(
 
     Args:
         addresses: ``host:port`` of each process's metrics, by its name.
-        write: writes text.
         pause: waits for a number of seconds.
         seconds: the length of an interval.
         times: number of screens to write; None for no limit.
@@ -67,12 +66,11 @@ def watch(
 
 
 def screen(interval: Interval, silent: Sequence[str], now: datetime) -> str:
-    """One screen as text.
+    """Format one screen.
 
     Args:
         interval: the time between two scrapes.
         silent: processes that did not answer.
-        now: the present time.
     """
     parts = [_summary(interval, now)]
     if silent:
@@ -145,7 +143,7 @@ _MILLISECONDS: Final = tuple(f"{name} ms" for name, _ in QUANTILES)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column to the left, numbers to the right."""
+    """Format a table with the first column left-aligned, the numbers right-aligned."""
     lines = [heads, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(

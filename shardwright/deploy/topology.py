@@ -1,4 +1,4 @@
-"""What a local cluster consists of: its processes, their names, ports and replica sets. Pure data, no I/O.
+"""The layout of a local cluster: its processes, their names, ports and replica sets. Pure data, no I/O.
 
 A mongod and the daemon in front of it have the same position: ``shard0.1.shardd`` serves ``shard0.1.mongod``. The names
 are shown by ``shardwright status`` and accepted by ``kill`` and ``restart``.
@@ -30,8 +30,8 @@ class ProcessPlan:
     """One process of the cluster, running or not.
 
     Attributes:
-        port: where it listens; ``None`` for a mongod that listens on a UNIX socket alone.
-        replica_set: the set it belongs to, a shard's id or ``config``; ``None`` for routers.
+        port: its port; ``None`` for a mongod that listens on a UNIX socket alone.
+        replica_set: its set, a shard's id or ``config``; ``None`` for routers.
         metrics_port: the port of a daemon's ``/metrics`` and ``/readyz``; ``None`` for mongods. Further workers of a
             router have the following ports.
     """
@@ -46,13 +46,13 @@ class ProcessPlan:
     def address(self) -> str:
         """``host:port``; for a process without a port its socket, relative to the directory of the sockets.
 
-        Members of a replica set know each other by this address, and the directory may be moved.
+        A replica set's configuration has this address, and the directory may be moved.
         """
         return f"./{self.socket_name}" if self.port is None else f"{LOOPBACK}:{self.port}"
 
     @property
     def socket_name(self) -> str:
-        """The file name of a mongod's UNIX socket, without a port our own, else the one that a mongod gives it."""
+        """The file name of a mongod's UNIX socket: ours for a mongod without a port, else the mongod's own choice."""
         return f"{self.name}.sock" if self.port is None else f"mongodb-{self.port}.sock"
 
     @property
@@ -61,7 +61,11 @@ class ProcessPlan:
         return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
 
     def ports(self, workers: int = 1) -> list[int]:
-        """All ports it listens on, given the number of workers per router."""
+        """Return all ports that the process listens on.
+
+        Args:
+            workers: processes per router.
+        """
         own = [] if self.port is None else [self.port]
         if self.metrics_port is None:
             return own
@@ -85,7 +89,7 @@ class Size:
         config_members: int | None = None,
         routers: int | None = None,
     ) -> Self:
-        """The size with these numbers; ``None`` means the default."""
+        """Return the size with these numbers; ``None`` means the default."""
         given = {"shards": shards, "members": members, "config_members": config_members, "routers": routers}
         return cls(**{name: number for name, number in given.items() if number is not None})
 
@@ -129,7 +133,7 @@ class Topology:
         return cls(size, (*mongods, *sidecars, *routers))
 
     def with_shard(self, members: int, free_ports: Callable[[int], int]) -> Self:
-        """The cluster with another shard, under the first name that none has.
+        """Add a shard to the cluster, under the first unused name.
 
         Args:
             members: of its replica set.
@@ -142,15 +146,11 @@ class Topology:
         return self._with_processes([*self.processes, *mongods, *sidecars])
 
     def without_shard(self, shard: str) -> Self:
-        """The cluster without the processes of a shard."""
+        """Remove the processes of a shard from the cluster."""
         return self._with_processes([plan for plan in self.processes if plan.replica_set != shard])
 
     def of_shard(self, shard: str) -> list[ProcessPlan]:
-        """The processes of a shard.
-
-        Raises:
-            DeployError: there is no such shard.
-        """
+        """Return the processes of a shard."""
         names = [each["_id"] for each in self.shards]
         if shard not in names:
             raise DeployError(f"no shard is called {shard!r}; there are {', '.join(names)}")
@@ -163,15 +163,11 @@ class Topology:
         return replace(self, size=replace(self.size, shards=len(shards)), processes=ordered)
 
     def of_role(self, *roles: Role) -> list[ProcessPlan]:
-        """The processes with one of these roles."""
+        """Return the processes with one of these roles."""
         return [process for process in self.processes if process.role in roles]
 
     def named(self, name: str) -> ProcessPlan:
-        """The process called ``name``.
-
-        Raises:
-            DeployError: there is none.
-        """
+        """Return the process called ``name``."""
         for process in self.processes:
             if process.name == name:
                 return process
@@ -179,19 +175,19 @@ class Topology:
         raise DeployError(f"no process is called {name!r}; there are {names}")
 
     def replica_sets(self) -> Iterator[tuple[str, list[ProcessPlan]]]:
-        """Each replica set with its mongods, the config set first."""
+        """Yield each replica set with its mongods, the config set first."""
         mongods = self.of_role(Role.MONGOD)
         for name in dict.fromkeys(mongod.replica_set for mongod in mongods if mongod.replica_set):
             yield name, [mongod for mongod in mongods if mongod.replica_set == name]
 
     def daemon_sets(self, role: Role) -> Iterator[list[str]]:
-        """For each replica set with daemons of this role, their addresses; empty for routers."""
+        """Yield the addresses of each replica set's daemons of this role; nothing for routers."""
         daemons = [daemon for daemon in self.of_role(role) if daemon.replica_set]
         for name in dict.fromkeys(daemon.replica_set for daemon in daemons):
             yield [daemon.address for daemon in daemons if daemon.replica_set == name]
 
     def mongod_behind(self, daemon: ProcessPlan) -> ProcessPlan:
-        """The mongod behind a configd or shardd."""
+        """Return the mongod behind a configd or shardd."""
         return self.named(daemon.name.removesuffix(daemon.role) + Role.MONGOD)
 
     @property
@@ -215,12 +211,12 @@ class Topology:
         return f"{replica_set}/{','.join(daemon.address for daemon in daemons)}"
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the state file."""
+        """Return the document for the state file."""
         return {"size": asdict(self.size), "processes": [asdict(process) for process in self.processes]}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:
-        """The inverse of `to_document`.
+        """Parse the result of `to_document`.
 
         Raises:
             KeyError, TypeError, ValueError: the document is from another version.
@@ -234,7 +230,7 @@ class Topology:
 def _plan_sets(
     members_of: Mapping[str, int], free_ports: Callable[[int], int], *, mongods_have_ports: bool
 ) -> tuple[list[ProcessPlan], list[ProcessPlan]]:
-    """The mongods of some replica sets, and the daemons in front of them."""
+    """Plan the mongods of some replica sets, and the daemons in front of them."""
     positions = [(name, index) for name, members in members_of.items() for index in range(members)]
     mongods = [
         ProcessPlan(

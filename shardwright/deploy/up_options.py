@@ -22,17 +22,17 @@ WORKERS_MAX: Final = 64
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The options given to ``shardwright up``; ``None`` for those that were omitted.
+    """The options given to ``shardwright up``; ``None`` for omitted ones.
 
     Attributes:
         port: the port of the first router; 0 chooses a free one.
-        log_rotate: what a rotation does with a log file, ``rename`` or ``reopen``.
+        log_rotate: action on a log file at rotation, ``rename`` or ``reopen``.
         parameters: additional or changed server parameters of the shards.
         daemon_options: additional or changed options of the daemons.
         separate_sockets: whether each daemon of a new cluster gets its own socket directory.
-        auth: whether a new cluster gets access control; an existing one keeps what it has.
-        tls: whether a new cluster uses TLS, likewise.
-        cluster_auth_mode: how the processes of a new cluster recognise each other.
+        auth: whether a new cluster gets access control; an existing one keeps its setting.
+        tls: whether a new cluster uses TLS; an existing one keeps its setting.
+        cluster_auth_mode: how the processes of a new cluster authenticate to each other.
         start_timeout: the maximum duration of the start, in seconds.
     """
 
@@ -54,10 +54,10 @@ class UpOptions:
     start_timeout: float = DEFAULT_START_TIMEOUT
 
     def size(self) -> Size:
-        """The size of a new cluster.
+        """Return the size of a new cluster.
 
         Raises:
-            DeployError: a number is too small or too large.
+            DeployError: a number is too small or too large, or the options contradict each other.
         """
         self._check_maxima()
         if self.cluster_auth_mode not in (None, KEY_FILE) and not (self.auth and self.tls):

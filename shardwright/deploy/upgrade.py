@@ -1,4 +1,4 @@
-"""``shardwright finish-upgrade``: raise the feature version of a cluster, or show what stands in the way."""
+"""``shardwright finish-upgrade``: raise the feature version of a cluster, or list the obstacles."""
 
 import argparse
 from collections.abc import Mapping
@@ -29,11 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_finish_upgrade(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit status, which is 1 if a dry run finds an obstacle.
-
-    Raises:
-        DeployError: the upgrade cannot be finished, or the cluster does not answer.
-    """
+    """Run the command and return its exit status, which is 1 if a dry run finds an obstacle."""
     uri, log_in = (
         LocalCluster(options.dir, Steps()).connection() if options.uri is None else (options.uri, dict[str, Any]())
     )
@@ -43,16 +39,11 @@ def run_finish_upgrade(options: argparse.Namespace) -> int:
 
 
 def finish_upgrade(uri: str, log_in: Mapping[str, Any], *, is_dry_run: bool = False) -> dict[str, Any]:
-    """The reply to ``finishUpgrade``: ``featureVersion``, ``newest``, and for a dry run ``obstacles``.
+    """Run ``finishUpgrade`` and return its ``featureVersion``, ``newest``, and for a dry run ``obstacles``.
 
     Args:
-        uri: the connection string of the cluster.
         log_in: see `Layout.log_in`.
-        is_dry_run: whether to change nothing.
-
-    Raises:
-        DeployError: the cluster refuses, or does not answer.
-    """
+        is_dry_run: whether to change nothing."""
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:
             reply: dict[str, Any] = client.admin.command("finishUpgrade", 1, dryRun=is_dry_run)
@@ -70,7 +61,7 @@ def finish_upgrade(uri: str, log_in: Mapping[str, Any], *, is_dry_run: bool = Fa
 
 
 def upgrade_text(reply: Mapping[str, Any]) -> str:
-    """The reply in words."""
+    """Describe the reply in words."""
     version, newest = reply["featureVersion"], reply["newest"]
     if version == newest:
         return f"the cluster has feature version {version}, the newest one of its daemons' release"
