@@ -1,4 +1,4 @@
-"""HTTP on loopback with the paths of mongosync, through which a replication is steered."""
+"""HTTP on loopback with mongosync's paths, to control a replication."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Api:
-    """The requests that one replication understands."""
+    """The HTTP requests of one replication."""
 
     def __init__(self, sync: Sync) -> None:
         self._sync = sync
@@ -83,7 +83,7 @@ class Api:
         return {"failures": await self._sync.failures()}
 
     async def _start(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A replication starts with its process: who requests it joins the one that runs."""
+        """Return the progress. A replication starts with its process, so a start request has nothing left to do."""
         return {"progress": self._sync.progress()}
 
     async def _pause(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -111,7 +111,7 @@ class Api:
 
 
 async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes]:
-    """The next request with its body; None at the end of the connection."""
+    """Read the next request with its body; None at the end of the connection."""
     request, body = None, b""
     while True:
         event = connection.next_event()
@@ -144,23 +144,23 @@ async def _send(
 
 
 def state_directory() -> Path:
-    """Where running replications leave the addresses of their APIs."""
+    """Return the directory in which running replications publish the addresses of their APIs."""
     return Path(os.environ.get("XDG_STATE_HOME") or _DEFAULT_STATE).expanduser() / "shardwright" / "sync"
 
 
 def publish(replication_id: str, port: int) -> Path:
-    """Record where the API of a replication is; returns the file."""
+    """Publish the API port of a replication, and return the file."""
     directory = state_directory()
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{replication_id}.json"
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
-    new.replace(path)  # who finds it can read it whole
+    new.replace(path)  # readers never see a partial file
     return path
 
 
 def published_port(replication_id: str) -> int | None:
-    """The port of a replication's API; None if none is recorded."""
+    """Return the port of a replication's API; None if none is published."""
     path = state_directory() / f"{replication_id}.json"
     if not path.exists():
         return None

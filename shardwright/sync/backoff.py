@@ -1,4 +1,4 @@
-"""Pauses between repetitions of a failed request. Pure."""
+"""Pauses between attempts of a failed request. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,6 +9,6 @@ PAUSE_SECONDS_MAX: Final = 64.0
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait after each failure but the last: 1, 2, 4 …, at most `PAUSE_SECONDS_MAX`."""
+    """Yield the seconds to wait after each failure but the last: 1, 2, 4 …, at most `PAUSE_SECONDS_MAX`."""
     for attempt in range(ATTEMPTS_MAX - 1):
         yield min(FIRST_SECONDS * 2**attempt, PAUSE_SECONDS_MAX)

@@ -1,6 +1,7 @@
-"""Dividing what a change stream has returned into batches that are applied as a whole. Pure.
+"""Division of change stream events into batches that are applied as a whole. Pure.
 
-A batch ends where the cluster time changes, so it has transactions of the source whole. DDL is a batch of its own.
+A batch ends where the cluster time changes, so that it contains whole transactions of the source. Each DDL event is a
+batch of its own.
 """
 
 from collections.abc import Sequence
@@ -16,22 +17,22 @@ Item = Change | Mark
 DOCUMENTS_MAX: Final = 1000
 BYTES_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 64_000_000
-"""A transaction of the source that is larger is applied in parts."""
+"""A larger transaction of the source is applied in parts."""
 
 MEMORY_MAX: Final = 256_000_000
 
 _COPIES: Final = 3
-"""A piece exists as documents, as writes, and as the message to the target."""
+"""Copies of a piece in memory: as documents, as writes, and as the message to the target."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a batch has.
+    """Size limits of a batch.
 
     Attributes:
         documents: changes, unless a transaction has more.
         bytes: size of the changes, unless a transaction is larger.
-        buffer_bytes: the most that is buffered; a transaction that is larger is applied in parts.
+        buffer_bytes: maximum size of the buffer; a larger transaction is applied in parts.
     """
 
     documents: int = DOCUMENTS_MAX
@@ -40,9 +41,9 @@ class Limits:
 
     @classmethod
     def within(cls, memory: int, *, workers: int, documents: int = DOCUMENTS_MAX, size: int = BYTES_MAX) -> "Limits":
-        """The limits with which everything that is buffered fits into ``memory`` bytes.
+        """Choose limits with which all buffers together fit into ``memory`` bytes.
 
-        Each worker of the copy holds a piece and the writes made from it, the follower a batch and a buffer.
+        Each worker of the copy holds a piece and the writes made from it. The follower holds a batch and a buffer.
 
         Raises:
             ValueError: there is not enough memory for these.
@@ -60,10 +61,12 @@ class Batch:
 
     Attributes:
         changes: in their order; empty if only the position advances.
-        items: how many items of the buffer they are.
+        items: number of items taken from the buffer.
         token: the resume token after them.
-        time: the cluster time of the source that they lead to.
-        is_whole: whether the source has had no other changes up to this time: then the target is a state of the source.
+        time: the cluster time of the source after the batch.
+        is_whole: whether the batch has all changes of the source up to this time, so that the target then equals a
+            state
+            of the source.
     """
 
     changes: tuple[Change, ...]
@@ -74,13 +77,12 @@ class Batch:
 
 
 def cut(buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool) -> Batch | None:
-    """The next batch; None if more has to be read first.
+    """Cut the next batch; None if more has to be read first.
 
     Args:
-        buffer: what was read, in order.
-        limits: its size.
-        closes_at_once: whether a mark that has the time of an event says that no other event has it: not if several
-            shards have one stream.
+        buffer: the items read, in order.
+        closes_at_once: whether a mark with the time of an event rules out further events of that time. With several
+            shards behind the stream it does not.
     """
     documents = size = buffered = 0
     end: int | None = None
@@ -113,7 +115,7 @@ def cut(buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool) -> Batc
 
 
 def before(time: Timestamp) -> Timestamp:
-    """The latest cluster time before another one."""
+    """Return the latest cluster time before another one."""
     return Timestamp(time.time, time.inc - 1) if time.inc else Timestamp(time.time - 1, 2**32 - 1)
 
 
@@ -122,7 +124,7 @@ def _is_ddl(item: Item | None) -> bool:
 
 
 def _is_alone(buffer: Sequence[Item], position: int) -> bool:
-    """Whether an item is not a mark that has just the time of the event before it."""
+    """Whether an item is anything but a mark with the time of the event before it."""
     item = buffer[position]
     return isinstance(item, Change) or position == 0 or buffer[position - 1].time < item.time
 

@@ -1,7 +1,7 @@
-"""Events of a change stream as values, whose documents stay bytes. Pure.
+"""Change stream events as values, with their documents as bytes. Pure.
 
-Documents are not decoded and encoded again: types that Python does not have (symbols, dates beyond its years, the order
-of fields) arrive as the source has them.
+Documents are never decoded and encoded again. So values that Python cannot represent arrive unchanged: symbols, dates
+beyond its years, the order of fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ from shardwright.wire import rawbson
 DOCUMENT_KINDS: Final = frozenset({"insert", "replace", "update", "delete"})
 
 _TIMESTAMP_TYPE: Final = 0x82
-"""The first byte of a resume token: a timestamp follows, the cluster time."""
+"""The first byte of a resume token; the cluster time follows."""
 
 Value = tuple[int, bytes]
 """A BSON value: type byte and raw value."""
 
 
 class EventError(Exception):
-    """An event that cannot be read."""
+    """An event that cannot be parsed."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,8 @@ class Delta:
 
     Attributes:
         sets: fields with their new values, in the order in which the source stores new fields.
-        unsets: removed fields.
         truncations: arrays that became shorter, with their new lengths.
-        is_ambiguous: whether some path is not one for ``$set``: a name is known to have a dot or to begin with ``$``.
+        is_ambiguous: whether ``$set`` cannot express some path: a field name contains a dot or begins with ``$``.
     """
 
     sets: tuple[tuple[str, Value], ...] = ()
@@ -43,7 +42,7 @@ class Delta:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All fields that it changes."""
+        """All fields that the update changes."""
         return (*(path for path, _ in self.sets), *self.unsets, *(path for path, _ in self.truncations))
 
 
@@ -52,15 +51,12 @@ class Change:
     """An event.
 
     Attributes:
-        kind: ``operationType``.
-        time: ``clusterTime``; all events of a transaction have the same.
+        time: ``clusterTime``, shared by all events of a transaction.
         token: the resume token, as a document.
-        namespace: ``db.collection``, or ``db`` if the whole database is meant.
+        namespace: ``db.collection``, or ``db`` for an event of the whole database.
         key: ``documentKey``, as a document; empty for DDL.
         document: ``fullDocument`` of an insert or replace.
-        delta: of an update.
-        description: what a DDL event says beside its namespace: ``operationDescription`` and ``to``.
-        size: bytes of the event.
+        description: ``operationDescription`` and ``to`` of a DDL event.
         uuid: of the collection; None for views and databases.
     """
 
@@ -77,7 +73,7 @@ class Change:
 
     @property
     def is_of_document(self) -> bool:
-        """Whether it changes a document; otherwise it is DDL."""
+        """Whether the event changes a document; otherwise it is DDL."""
         return self.kind in DOCUMENT_KINDS
 
     @property
@@ -88,10 +84,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Mark:
-    """The stream has no event before this token that has not been read.
+    """A position up to which all events of the stream have been read.
 
     Attributes:
-        time: its cluster time.
+        time: the cluster time of the position.
         token: the resume token, as a document.
     """
 
@@ -100,7 +96,7 @@ class Mark:
 
 
 def id_of(document: bytes) -> Value:
-    """The ``_id`` of a document or key, as bytes: the same document has the same one for ever."""
+    """Return the ``_id`` of a document or key, as bytes, which never change for the same document."""
     found = rawbson.find(document, b"_id")
     if found is None:
         raise EventError("a document without _id")
@@ -109,7 +105,7 @@ def id_of(document: bytes) -> Value:
 
 
 def token_time(token: bytes) -> Timestamp:
-    """The cluster time at which a resume token stands.
+    """Return the cluster time of a resume token.
 
     Raises:
         EventError: it is not a resume token of MongoDB.
@@ -122,10 +118,10 @@ def token_time(token: bytes) -> Timestamp:
 
 
 def parse(event: bytes) -> Change:
-    """An event as a value.
+    """Parse an event.
 
     Raises:
-        EventError: it lacks what all events have.
+        EventError: it lacks a type, a time or a token.
     """
     found = rawbson.index(event)
 

@@ -1,9 +1,11 @@
-"""Checkpoint documents, and how far two of them agree. Pure.
+"""Checkpoint documents, and the comparison of two of them. Pure.
 
-Both ends have a document with the same ``_id``. Every recorded checkpoint has a new session id, written to both ends.
-So a session that both ends know proves that neither was restored to an earlier moment since, or used with another
-partner. The rule is CouchDB's: equal sessions resume; otherwise the newest session that both histories know; otherwise
-nothing is known to agree, and the documents are compared.
+Both ends store a document with the same ``_id``. Each recorded checkpoint has a new session id, which is written to
+both ends. A session found at both ends proves that neither end has since been restored to an earlier moment or used
+with another partner.
+
+The rule is CouchDB's. Equal sessions resume. Otherwise the newest session in both histories counts. Otherwise no
+agreement is known, and the documents are compared.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,10 @@ from bson.timestamp import Timestamp
 
 HISTORY_MAX: Final = 50
 HISTORY_DENSE: Final = 25
-"""So many of the newest sessions are all kept; of older ones the last of each process, so that history reaches far."""
+"""Number of newest sessions that are all kept.
+
+Of older sessions only the last one of each process is kept, so that the history reaches far back.
+"""
 
 COUNTERS: Final = (
     "documents_checked",
@@ -29,16 +34,13 @@ NO_TIME: Final = Timestamp(0, 0)
 
 @dataclass(frozen=True)
 class Session:
-    """An entry of the history: what was done up to one recorded checkpoint.
+    """An entry of the history: the work up to one recorded checkpoint.
 
     Attributes:
-        session_id: of the checkpoint.
-        start_time: when the process began, in seconds since 1970.
-        end_time: when the checkpoint was recorded.
-        start_last: the cluster time of the newest applied change when the process began.
-        end_last: the same when the checkpoint was recorded.
-        copied: whether the copy was complete.
-        counters: see `COUNTERS`.
+        start_time: start of the process, in seconds since 1970.
+        end_time: time of the checkpoint, in seconds since 1970.
+        start_last: cluster time of the newest applied change at the start of the process.
+        end_last: cluster time of the newest applied change at the checkpoint.
     """
 
     session_id: str
@@ -50,7 +52,7 @@ class Session:
     counters: Mapping[str, int] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """The entry as it is stored."""
+        """Return the entry as a document."""
         counted = {name: self.counters.get(name, 0) for name in COUNTERS}
         return {
             "session_id": self.session_id,
@@ -64,7 +66,7 @@ class Session:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Session":
-        """The entry that was stored."""
+        """Restore an entry from its document."""
         return cls(
             document["session_id"],
             document["start_time"],
@@ -93,11 +95,11 @@ class Checkpoint:
 
     @property
     def last(self) -> Timestamp:
-        """The cluster time of the newest change of the source that is applied."""
+        """The cluster time of the newest applied change of the source."""
         return self.history[0].end_last
 
     def document(self) -> dict[str, Any]:
-        """The fields as they are stored, without ``_id``."""
+        """Return the stored fields, without ``_id``."""
         return {
             "session_id": self.session_id,
             "source_last_time": self.last,
@@ -106,14 +108,14 @@ class Checkpoint:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any] | None) -> "Checkpoint | None":
-        """The checkpoint that was stored; None if there is none, or a document without one."""
+        """Restore a checkpoint from its document; None if there is no document or no checkpoint in it."""
         if document is None or not document.get("history"):
             return None
         return cls(tuple(Session.from_document(each) for each in document["history"]))
 
 
 def recorded(earlier: Checkpoint | None, session: Session) -> Checkpoint:
-    """The checkpoint after another one."""
+    """Return the checkpoint that follows another one."""
     history = (session,) if earlier is None else (session, *earlier.history)
     if len(history) <= HISTORY_MAX:
         return Checkpoint(history)
@@ -126,9 +128,9 @@ def recorded(earlier: Checkpoint | None, session: Session) -> Checkpoint:
 
 
 def is_change(earlier: Checkpoint | None, session: Session) -> bool:
-    """Whether a checkpoint has to be recorded: not if nothing was done since the last one.
+    """Whether anything was done since the last checkpoint, so that a new one must be recorded.
 
-    Time passes on an idle source too, not least by the checkpoints that are recorded there.
+    Passing time does not count: it passes on an idle source too, not least through the checkpoints recorded there.
     """
     if earlier is None:
         return True
@@ -144,14 +146,13 @@ def _done(session: Session) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a replication begins.
+    """The starting point of a replication.
 
     Attributes:
-        last: the newest cluster time of the source at which both ends agree; None if nothing is known.
-        is_exact: whether the target's own position, which is newer than its last recorded checkpoint, is valid. If not,
-            one end may have changes that the other never had, so the documents are compared as well.
-        copied: whether the copy was complete then.
-        reason: for the log.
+        last: the newest cluster time of the source at which both ends agree; None if there is no known agreement.
+        is_exact: whether the target's own position is valid, which is newer than its last recorded checkpoint. If not,
+            one
+            end may have changes that the other never had, so the documents are compared as well.
     """
 
     last: Timestamp | None
@@ -161,7 +162,7 @@ class Agreement:
 
 
 def agreement(source: Checkpoint | None, target: Checkpoint | None) -> Agreement:
-    """How far the checkpoints of two ends agree.
+    """Find the newest agreement between the checkpoints of two ends.
 
     The target's position is stored in the transactions that write its documents. So it is valid unless the source has
     lost the target's session: then the source was restored to an earlier moment, or is another deployment.

@@ -1,4 +1,4 @@
-"""``shardwright sync``: its command line, and what it prints."""
+"""``shardwright sync``: its command line and its output."""
 
 import argparse
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIFFERENT: Final = 2
-"""The exit status of ``sync verify`` if it has found something."""
+"""The exit status of ``sync verify`` after it has found differences."""
 
 INTERRUPTED: Final = 130
 
@@ -39,7 +39,7 @@ _JOIN_SECONDS: Final = 1.0
 
 
 class SyncCommandError(Exception):
-    """Why the command has ended."""
+    """The command has failed; the message is for the user."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace, out: TextIO) -> int:
-    """Run the command; returns its exit status.
-
-    Raises:
-        SyncCommandError: it could not be done.
-    """
+    """Run the command and return its exit status."""
     words: list[str] = options.words
     if words[0] in _STEERING:
         return _steer(words, options, out)
@@ -130,10 +126,10 @@ def run_command(options: argparse.Namespace, out: TextIO) -> int:
 
 
 class _Lines(logging.Formatter):
-    """A message with its fields, for people."""
+    """A formatter that appends the fields to the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format one line."""
         fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
         return f"{record.getMessage()} {fields}".rstrip()
 
@@ -147,25 +143,14 @@ def _log_to(stream: TextIO) -> None:
 
 
 class _Screen:
-    """Shows progress: JSON lines, lines of a terminal that are replaced, or the last state alone.
-
-    Attributes:
-        out: where it is shown.
-        json: whether as JSON.
-    """
+    """Output of the progress: JSON lines, lines of a terminal that are replaced, or the last state alone."""
 
     def __init__(self, out: TextIO, *, json: bool) -> None:
         self.out, self.json = out, json
         self._height = 0
 
     def show(self, progress: Mapping[str, Any], shown: Sequence[str], *, is_last: bool = False) -> None:
-        """Show the progress.
-
-        Args:
-            progress: as a document.
-            shown: as lines.
-            is_last: whether nothing follows.
-        """
+        """Show the progress."""
         if self.json:
             print(dumps(progress), file=self.out, flush=True)
         elif self.out.isatty():
@@ -227,7 +212,7 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
 
 
 async def _run_until(sync: Sync, stopping: asyncio.Event, options: argparse.Namespace, screen: _Screen) -> bool:
-    """Run the replication; returns whether it has ended by itself."""
+    """Run the replication; return whether it has ended by itself."""
     running = asyncio.create_task(sync.run(continuous=options.continuous or options.reversible))
     others = [asyncio.create_task(_show(sync, screen)), asyncio.create_task(stopping.wait())]
     try:
@@ -244,9 +229,9 @@ async def _run_until(sync: Sync, stopping: asyncio.Event, options: argparse.Name
 
 
 async def _join(sync: Sync, screen: _Screen, stopping: asyncio.Event) -> bool:
-    """Show the progress of the process that runs the replication; returns whether it has finished.
+    """Show the progress of the process that runs the replication; return whether to end this one.
 
-    If that process ends before, this one takes over as soon as its lease has expired.
+    If the other process ends before the replication is complete, this one takes over as soon as its lease has expired.
     """
     for _ in range(int(LEASE_SECONDS)):
         progress = await sync.progress_elsewhere()

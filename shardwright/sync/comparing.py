@@ -1,4 +1,7 @@
-"""Reading pieces of a collection at one moment of both ends, and comparing them by digests."""
+"""Comparison of collections by digests: pieces are read at one moment of both ends.
+
+All comparisons raise `NoMomentError` if no such moment is found.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -21,13 +24,13 @@ MOMENT_PAUSE_SECONDS: Final = 1.0
 RECHECKS: Final = 3
 
 SNAPSHOT_GONE: Final = frozenset({239, 246})
-"""SnapshotTooOld, and SnapshotUnavailable: the collection has changed its shape since."""
+"""SnapshotTooOld, and SnapshotUnavailable, after a change to the collection's shape."""
 
 Moment = tuple[Timestamp, Timestamp]
-"""Cluster times of source and target at which the target is to be that state of the source."""
+"""Cluster times of source and target at which the target should equal that state of the source."""
 
 Moments = Callable[[], Awaitable[Moment]]
-"""Returns the present moment, and a later one if it is called again later."""
+"""Returns a moment; a later call returns a later moment."""
 
 
 Result = TypeVar("Result")
@@ -46,7 +49,7 @@ class _GoneError(Exception):
 
 @dataclass(frozen=True)
 class PieceCompared:
-    """A piece of a collection.
+    """The result for a piece of a collection.
 
     Attributes:
         last: its last ``_id`` at the source; None if the piece reaches to the end.
@@ -69,21 +72,14 @@ async def piece_compared(source: End, target: End, namespace: str, low: Bound, m
     Documents that seem to differ are read again, at later moments, before they are reported.
 
     Args:
-        source: one end.
-        target: the other.
-        namespace: of the collection.
         low: the ``_id`` after which the piece begins.
-        moments: see `Moments`.
-
-    Raises:
-        NoMomentError: there was no moment.
     """
 
     async def attempt(at: Moment) -> PieceCompared:
         ours = await _read(source, namespace, low, None, at[0])
         last: Bound = id_bound(id_of(bytes(ours[-1].raw))) if ours else None
         if 0 < len(ours) < PIECE_DOCUMENTS and not await _read(source, namespace, last, None, at[0]):
-            last = None  # later moments have later documents, and would keep the round going for ever
+            last = None  # later moments have later documents, and the round would never end
         one = hashes(bytes(each.raw) for each in ours)
         other, count = await _hashes_up_to(target, namespace, low, last, at[1])
         if digest(one) == digest(other):
@@ -99,7 +95,7 @@ async def piece_compared(source: End, target: End, namespace: str, low: Bound, m
 
 
 async def rechecked(source: End, target: End, namespace: str, ids: Collection[Value], moments: Moments) -> Differences:
-    """The documents that differ at several moments one after the other; see `ids_compared`."""
+    """Compare documents at several successive moments, and return those that always differ."""
     found = await ids_compared(source, target, namespace, ids, moments)
     for _ in range(RECHECKS - 1):
         if not found.all:
@@ -112,11 +108,7 @@ async def rechecked(source: End, target: End, namespace: str, ids: Collection[Va
 async def ids_compared(
     source: End, target: End, namespace: str, ids: Collection[Value], moments: Moments
 ) -> Differences:
-    """Compare documents by their ``_id``.
-
-    Raises:
-        NoMomentError: there was no moment.
-    """
+    """Compare documents by their ``_id``."""
     every = list(ids)
     missing: list[Value] = []
     extra: list[Value] = []
@@ -166,7 +158,7 @@ async def _hashes_of(end: End, namespace: str, ids: list[Value], time: Timestamp
         documents = await _find(end, namespace, {**command, "filter": {"_id": {"$in": values}}})
         if not documents:
             break
-        # A reply has 16 MB at most: the others are read again.
+        # A reply has at most 16 MB, so the remaining documents are read again.
         some = hashes(bytes(each.raw) for each in documents)
         found |= some
         left -= some.keys()

@@ -1,4 +1,4 @@
-"""Copying collections in ranges of ``_id``, and comparing them where the target has documents already."""
+"""Copying collections in ranges of ``_id``, or comparing them where the target already has documents."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -33,26 +33,21 @@ from shardwright.wire.logger import get_logger
 WORKERS: Final = 4
 
 INSERTS_MAX: Final = 3
-"""How often a piece is inserted without the documents that have appeared at the target since it was read."""
+"""Attempts to insert a piece; each one skips the documents that have appeared at the target since."""
 
 _log = get_logger("sync.copying")
 
 
 @dataclass(frozen=True)
 class PieceRead:
-    """What was read at once.
-
-    Attributes:
-        documents: in the order of ``_id``.
-        size: their bytes.
-    """
+    """The result of one read."""
 
     documents: list[RawBSONDocument]
     size: int
 
 
 async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list[dict[str, Any]]:
-    """The ranges of a collection, as they are stored."""
+    """Plan the ranges of a collection, in their stored form."""
     database, _, name = namespace.partition(".")
     uuid = await source.uuid(namespace)
     if uuid is None:
@@ -78,8 +73,8 @@ async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list
     bounds = bounds_from(samples, count)
     is_empty = False
     if not compares:
-        # The change stream has what is inserted from now on. Without this bound, the copy would follow an application
-        # that inserts larger and larger _id values, and never end.
+        # The change stream has the later inserts. Without this bound, the copy would chase an application that inserts
+        # larger and larger _id values, and never end.
         greatest = await source.collection(namespace).find({}, {"_id": 1}).sort("_id", -1).limit(1).to_list()
         is_empty = not greatest
         bounds[-1] = bounds[-1][0], id_bound(id_of(bytes(greatest[0].raw))) if greatest else None
@@ -106,10 +101,10 @@ class Copier:
     """Copies the ranges of a plan in parallel.
 
     Attributes:
-        ranges: as they are stored, with their positions.
-        applied: the cluster time of the newest change of the source that is applied.
+        ranges: in their stored form, with their positions.
+        applied: the cluster time of the newest applied change of the source.
         progressed: notified when changes are applied, and when a piece ends.
-        allowed: whether pieces may begin: not while the replication is paused.
+        allowed: set unless the replication is paused; pieces begin only while it is set.
     """
 
     def __init__(
@@ -136,7 +131,7 @@ class Copier:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that is planned has been copied."""
+        """Whether everything planned has been copied."""
         return all(each["done"] for each in self.ranges)
 
     async def run(self) -> None:
@@ -146,14 +141,14 @@ class Copier:
                 workers.create_task(self._work())
 
     async def note_applied(self, time: Timestamp) -> None:
-        """All changes up to this time are applied."""
+        """Record that all changes up to this time are applied."""
         async with self.progressed:
             self.applied = time
             self.progressed.notify_all()
 
     @asynccontextmanager
     async def stopped(self, namespace: str) -> AsyncIterator[None]:
-        """Let no piece of a collection be read or written during the block."""
+        """Prevent reads and writes of a collection's pieces during the block."""
         self._may_begin.clear()
         try:
             async with self.progressed:
@@ -164,11 +159,11 @@ class Copier:
             self._may_begin.set()
 
     def add(self, ranges: list[dict[str, Any]]) -> None:
-        """Copy further ranges, too."""
+        """Add ranges to the copy."""
         self.ranges += ranges
 
     def drop(self, namespace: str) -> list[dict[str, Any]]:
-        """Forget the ranges of a collection; returns them. The caller guarantees that none is being read."""
+        """Remove and return the ranges of a collection. The caller guarantees that none is being read."""
         gone = [each for each in self.ranges if each["ns"] == namespace]
         self.ranges = [each for each in self.ranges if each["ns"] != namespace]
         for each in gone:
@@ -243,9 +238,9 @@ class Copier:
             chosen |= progress
 
     async def _insert(self, chosen: dict[str, Any], documents: list[RawBSONDocument]) -> set[Value]:
-        """Insert documents; returns the ``_id`` values of documents that the target has already, and were not inserted.
+        """Insert documents, and return the ``_id`` values of documents that the target already had.
 
-        Changes that are applied ahead of the copy have inserted some, or it was interrupted after an insert.
+        The target has some if changes were applied ahead of the copy, or if the copy was interrupted after an insert.
         """
         counters, namespace = self._writer.counters, chosen["ns"]
         fresh, there = documents, set[Value]()
@@ -273,13 +268,13 @@ class Copier:
         return {id_of(bytes(each.raw)) for each in documents}
 
     async def _present(self, namespace: str, documents: list[RawBSONDocument]) -> set[Value]:
-        """The ``_id`` values of documents that the target has."""
+        """Return the ``_id`` values of documents that the target has."""
         wanted = {"_id": {"$in": [each["_id"] for each in documents]}}
         found = await self._target.collection(namespace).find(wanted, {"_id": 1}).to_list()
         return {id_of(bytes(each.raw)) for each in found}
 
     async def _differing(self, chosen: dict[str, Any], read: PieceRead, last: Bound) -> set[Any]:
-        """The ``_id`` values of a piece by which source and target differ."""
+        """Return the ``_id`` values of a piece's documents that differ between source and target."""
         which = range_filter(chosen["position"], last)
         collection = self._target.collection(chosen["ns"])
         stored = await repeated(lambda: collection.find(which, hint={"_id": 1}).to_list())
@@ -306,9 +301,10 @@ class Copier:
         return PieceRead(documents, sum(len(each.raw) for each in documents))
 
     async def _wait_changed(self, chosen: dict[str, Any]) -> None:
-        """Wait until the changes are applied that have given the collection another UUID.
+        """Wait until the changes that gave the collection another UUID are applied.
 
-        If it was dropped or renamed, the range is dropped or renamed then. Otherwise it was resharded, and the new
+        If it was dropped or renamed, the range is then dropped or renamed as well. Otherwise it was resharded, and the
+        new
         collection has the same documents.
         """
         seen = await self._source.advance()

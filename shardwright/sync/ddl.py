@@ -1,8 +1,8 @@
 """Making collections at the target equal to the source's, at the beginning and after events or comparisons.
 
-An event only says which collection to look at: what is done is found by comparing both ends, so that events may be
-repeated, and changes without an event are found too. Collections are known by their UUIDs: events of an earlier
-collection of the same name do not concern the later one.
+An event only identifies the collection. The action follows from a comparison of both ends. So events may be repeated,
+and changes without an event are found too. Collections are identified by their UUIDs, so that events of an earlier
+collection never affect a later one of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ _log = get_logger("sync.ddl")
 
 
 class Catalog:
-    """The collections that are replicated.
+    """The replicated collections.
 
     Attributes:
-        namespaces: where the target has each collection of the source, by UUID.
-        has_indexes: whether the target has the indexes of the source: after the copy, which is faster without.
+        namespaces: the target's namespace of each collection, by its UUID at the source.
+        has_indexes: whether the target has the source's indexes; it gets them after the copy, which is faster without.
         keeps_expiry: whether documents expire at the target as well, once applications write there.
     """
 
@@ -72,11 +72,11 @@ class Catalog:
         self._writer.collections[namespace] = at_target(collection, self._replication, self._of_target)
 
     def planned(self, collection: Collection) -> Collection:
-        """A collection of the source as it is to be at the target."""
+        """Return the planned form of a source collection at the target."""
         return at_target(collection, self._replication, self._of_target)
 
     def kinds(self) -> dict[str, str]:
-        """The kinds of all collections and views, by namespace."""
+        """Return the kinds of all collections and views, by namespace."""
         there = {*self.namespaces.values()}
         return {
             namespace: each.kind
@@ -85,18 +85,18 @@ class Catalog:
         }
 
     async def problems(self, namespace: str) -> list[str]:
-        """The differences of a collection that are not in its documents; see `shapes.problems`."""
+        """Return the differences of a collection outside its documents; see `shapes.problems`."""
         ours = await self._collection(self._source, namespace, self._of_source)
         theirs = await self._collection(self._target, namespace, self._of_target)
         wanted = None if ours is None else self.planned(ours)
         return problems(ours, wanted, theirs, has_more=namespace in self._writer.merged)
 
     def stored(self) -> list[dict[str, Any]]:
-        """The collections as they are stored with the position."""
+        """Return the collections in the form stored with the position."""
         return [{"uuid": uuid, "ns": namespace} for uuid, namespace in self.namespaces.items()]
 
     async def stored_of_target(self) -> list[dict[str, Any]]:
-        """The collections as the opposite direction has to know them: by the UUIDs of the target."""
+        """Return the collections in stored form for the opposite direction: by the UUIDs of the target."""
         found = []
         for namespace in sorted({*self.namespaces.values()}):
             uuid = await repeated(lambda namespace=namespace: self._target.uuid(namespace))  # type: ignore[misc]
@@ -105,7 +105,7 @@ class Catalog:
         return found
 
     def restore(self, stored: Sequence[Mapping[str, Any]]) -> None:
-        """Continue with the collections that were stored: the target has these, the source may have changed since."""
+        """Continue with the stored collections. The target still has them; the source may have changed since."""
         by_uuid = {each.uuid: each for each in self._of_source.collections.values()}
         for each in stored:
             uuid, namespace = bytes(each["uuid"]), each["ns"]
@@ -118,18 +118,18 @@ class Catalog:
             elif theirs is not None:
                 self._writer.collections[namespace] = theirs
             else:
-                lost = Collection(namespace, uuid=uuid)  # neither end has it any more, which an event will say
+                lost = Collection(namespace, uuid=uuid)  # neither end has the collection any more; an event will follow
                 self._writer.collections[namespace] = at_target(ours or lost, self._replication, self._of_target)
 
     async def create(self, collection: Collection) -> None:
-        """Create a collection at the target, sharded if it is to be."""
+        """Create a collection at the target, sharded if it should be."""
         database = collection.namespace.partition(".")[0]
         await self._run(database, create_command(collection), NAMESPACE_EXISTS)
         if collection.key is not None:
             await shard(self._run, collection)
 
     async def presplit(self, collection: Collection) -> None:
-        """Divide a new collection of the target, so that the copy writes to all shards."""
+        """Split a new collection of the target, so that the copy writes to all shards."""
         await presplit(self._source, self._target, collection, sorted(self._of_target.shards))
 
     async def match_all(self) -> None:
@@ -138,7 +138,7 @@ class Catalog:
             await self.match(namespace)
 
     async def let_expire(self) -> None:
-        """Let documents expire at the target, where applications write from now on."""
+        """Enable TTL expiry at the target, where applications write from now on."""
         self.keeps_expiry = True
         for namespace in sorted({*self.namespaces.values()}):
             known = self._writer.collections.get(namespace)
@@ -177,7 +177,7 @@ class Catalog:
         self._writer.collections[namespace] = wanted
 
     async def apply(self, change: Change, copier: Copier) -> None:
-        """Follow an event of DDL."""
+        """Apply a DDL event."""
         description = change.description or {}
         uuid = change.uuid
         if change.kind == "create":
@@ -198,7 +198,10 @@ class Catalog:
             _log.warning("An event of an unknown kind is not followed", kind=change.kind, namespace=change.namespace)
 
     async def adopt(self, change: Change) -> bool:
-        """Whether an event of a collection that is not known concerns one that is: resharding gives another UUID."""
+        """Adopt an unknown UUID after resharding; return whether the event's collection is a replicated one.
+
+        Resharding gives a collection another UUID.
+        """
         if change.uuid is None or change.namespace not in self.namespaces.values():
             return False
         if await repeated(lambda: self._source.uuid(change.namespace)) != change.uuid:
@@ -208,7 +211,7 @@ class Catalog:
         return True
 
     async def _created(self, namespace: str, uuid: bytes | None, described: Mapping[str, Any]) -> None:
-        """Create what an event describes: the source may have dropped or renamed it since."""
+        """Create the collection in an event. The source may have dropped or renamed it since."""
         options = {name: value for name, value in described.items() if name not in ("idIndex", "to", "uuid")}
         kind = "view" if "viewOn" in options else "timeseries" if "timeseries" in options else "collection"
         found = Collection(namespace, kind, options, uuid)
@@ -249,14 +252,14 @@ class Catalog:
             return
         for replaced in [each for each, namespace in self.namespaces.items() if namespace == to]:
             self.namespaces.pop(replaced)
-            # At the target it is replaced by the rename itself: repeated after an interruption, a drop of its own would
-            # meet the collection that has been renamed already.
+            # At the target the rename itself replaces the collection. A separate drop, repeated after an interruption,
+            # would drop the renamed collection.
             async with copier.stopped(to):
                 await self._forget_ranges(to, copier)
         if known is None:
             found = await self._collection(self._source, to, self._of_source)
             if found is None or found.uuid != uuid:
-                return  # it has another name by now, which a later event says
+                return  # it has another name by now; a later event follows
             await self._created(to, uuid, found.options)
             ranges = await planned_ranges(self._source, to, compares=True)
             await self._store.add_ranges(ranges)
@@ -272,7 +275,7 @@ class Catalog:
                 if each["ns"] == known:
                     each["ns"] = to
                     await self._store.fenced(RANGES, {"_id": each["_id"]}, {"ns": to})
-        # Earlier changes of its indexes and options were looked for under a name that the source no longer has.
+        # Earlier changes of its indexes and options were looked up under a name that the source no longer has.
         await self.match(to)
 
     async def _match_options(self, wanted: Collection, theirs: Collection) -> None:
@@ -321,15 +324,15 @@ class Catalog:
 
 
 def _with_both_keys(one: Collection, other: Collection) -> Collection:
-    """A collection whose shard key changes from one to the other: a write has to select by both.
+    """Return a collection with both shard keys while the key changes, because writes must select by both.
 
-    The target refuses an upsert without its shard key, and gets the new one between any two writes.
+    The target refuses an upsert without its shard key, and its key may change between any two writes.
     """
     return replace(one, key={**(one.key or {}), **(other.key or {})})
 
 
 def _same_but_expiry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two indexes differ at most in how soon they let documents expire."""
+    """Whether two indexes differ at most in the number of seconds until documents expire."""
 
     def rest(index: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in index.items() if name != "expireAfterSeconds"}

@@ -1,4 +1,4 @@
-"""The two deployments as clients: what they are, what they have, and requests that are repeated."""
+"""The two deployments as clients: their properties and contents, and retries of requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -32,8 +32,8 @@ HISTORY_LOST: Final = frozenset({136, 280, 286})
 _TRANSIENT: Final = frozenset(
     {
         *{6, 7, 89, 91, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031},
-        # A router's: a cursor or plan has ended with its shard or collection, a shard has no primary or no majority
-        # yet, and another operation changes the collection or moves the database.
+        # A router's errors: a cursor or plan ended with its shard or collection, a shard has no primary or no majority
+        # yet, another operation changes the collection or moves the database.
         *{43, 50, 117, 133, 134, 175, 216, 237},
     }
 )
@@ -62,42 +62,42 @@ class End:
         await self.client.close()
 
     def collection(self, namespace: str) -> AsyncCollection[Any]:
-        """A collection, whose documents are bytes."""
+        """Return a collection whose documents are bytes."""
         database, _, name = namespace.partition(".")
         return self.client.get_database(database).get_collection(name)
 
     def own(self, name: str) -> AsyncCollection[dict[str, Any]]:
-        """A collection of checkpoints, read and written with majority."""
+        """Return a collection of checkpoints, read and written with majority."""
         return self.client.get_database(OWN_DATABASE).get_collection(
             name, codec_options=VALUES, write_concern=MAJORITY, read_concern=ReadConcern("majority")
         )
 
     async def command(self, database: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command; its reply as values."""
+        """Run a command and return its reply with decoded values."""
         return await self.client.get_database(database).command(dict(command), codec_options=VALUES)
 
     async def now(self) -> Timestamp:
-        """The cluster time that the deployment has reached."""
+        """Return the cluster time that the deployment has reached."""
         reply = await self.command("admin", {"ping": 1})
         found: Timestamp = reply["operationTime"]
         return found
 
     async def advance(self) -> Timestamp:
-        """Write a note to every oplog; returns a time that all streams pass when they have read everything before."""
+        """Write a note to every oplog, and return a time that a stream passes only after all earlier events."""
         now = await repeated(self.now)
         note = {"appendOplogNote": 1, "data": {"msg": "shardwright sync"}, "writeConcern": {"w": "majority"}}
         await repeated(lambda: self.command("admin", note))
         return now
 
     async def documents(self, database: str, command: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """All documents of a cursor that a short list needs."""
+        """Return all documents of a short collection."""
         name = next(iter(command.values()))
         cursor = self.client.get_database(database).get_collection(str(name))
         found = await cursor.with_options(codec_options=VALUES).find(command.get("filter", {})).to_list()
         return [dict(each) for each in found]
 
     async def deployment(self, chosen: Filter) -> Deployment:
-        """What the deployment is and has."""
+        """Describe the deployment and its collections."""
         hello = await self.command("admin", {"hello": 1})
         build = await self.command("admin", {"buildInfo": 1})
         is_sharded = hello.get("msg") == "isdbgrid"
@@ -125,7 +125,7 @@ class End:
         )
 
     async def identity(self, *, is_sharded: bool) -> str:
-        """The id of the cluster, or of the replica set."""
+        """Return the id of the cluster, or of the replica set."""
         if is_sharded:
             [version] = await self.documents("config", {"find": "version"}) or [{"clusterId": "unknown"}]
             return str(version["clusterId"])
@@ -133,7 +133,7 @@ class End:
         return str(config.get("settings", {}).get("replicaSetId", config.get("_id")))
 
     async def collections(self, database: str, *, is_sharded: bool, named: str | None = None) -> list[Collection]:
-        """All collections of a database, or the one with a name, with indexes and shard keys."""
+        """Return all collections of a database, or the one with a name, with indexes and shard keys."""
         sharded: dict[str, dict[str, Any]] = {}
         zones: dict[str, list[dict[str, Any]]] = {}
         if is_sharded:
@@ -168,7 +168,7 @@ class End:
         return found
 
     async def indexes(self, namespace: str) -> list[dict[str, Any]]:
-        """The indexes of a collection except the one on ``_id``."""
+        """Return the indexes of a collection except the one on ``_id``."""
         database, _, name = namespace.partition(".")
         collection = self.client.get_database(database, codec_options=VALUES).get_collection(name)
         try:
@@ -180,11 +180,11 @@ class End:
         return [each for each in found if each["key"] != {"_id": 1} and not each.get("clustered")]
 
     async def estimated_documents(self, namespaces: Iterable[str]) -> int:
-        """About how many documents collections have."""
+        """Estimate the number of documents in collections."""
         return sum([await self.collection(each).estimated_document_count() for each in namespaces])
 
     async def uuid(self, namespace: str) -> bytes | None:
-        """The UUID of a collection; None if there is no such collection."""
+        """Return the UUID of a collection; None if there is no such collection."""
         database, _, name = namespace.partition(".")
         command = {"listCollections": 1, "filter": {"name": name}}
         reply = await self.command(database, command)
@@ -219,10 +219,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """The result of a request, which is repeated after errors that pass.
+    """Repeat a request after transient errors, and return its result.
 
     Raises:
-        PyMongoError: the last failure of too many, or one that repeating cannot cure.
+        PyMongoError: the error of the last attempt, or a permanent one.
     """
     for seconds in pauses():
         try:

@@ -1,10 +1,10 @@
-"""Turning the changes of a batch into as few writes as possible. Pure.
+"""Folding the changes of a batch into as few writes as possible. Pure.
 
-Changes of one document are folded in their order: what was known before a whole document or a deletion no longer
-matters, and updates that do not touch each other's paths become one. Documents keep the order of their last changes.
+Changes of one document are folded in their order. A whole document or a deletion replaces everything before it, and
+updates of separate paths become one. Documents keep the order of their last changes.
 
-A document that the copy has read later than the change sees an old update on a newer state. That is harmless: every
-change between the two states follows, and what they set, they set absolutely.
+If the copy has read a document later than a change, the old update is applied to a newer state. That is harmless: every
+change between the two states follows, and all of them set absolute values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,26 +20,26 @@ SetRun = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class Put:
-    """The document is this one."""
+    """The document's full new content."""
 
     document: bytes
 
 
 @dataclass(frozen=True)
 class Remove:
-    """The document does not exist."""
+    """The deletion of the document."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """The document, if it exists, was updated like this."""
+    """An update of the document, if it exists."""
 
     delta: Delta
 
 
 @dataclass(frozen=True)
 class Reread:
-    """The source has to be read: the change cannot be expressed as an update."""
+    """A change that an update cannot express; the source has to be read."""
 
 
 Operation = Put | Remove | Patch | Reread
@@ -50,11 +50,7 @@ class Folded:
     """The changes of one document in a batch.
 
     Attributes:
-        namespace: of its collection.
         key: its ``documentKey``.
-        id: its ``_id``.
-        operations: to be executed in this order.
-        size: bytes of the events.
     """
 
     namespace: str
@@ -68,7 +64,7 @@ _Place = tuple[str, bytes]
 
 
 def folded(changes: Iterable[Change]) -> list[Folded]:
-    """The writes that have the effect of all changes of documents, in the order of each document's last change."""
+    """Fold all changes of documents into writes with the same effect, in the order of each document's last change."""
     found: dict[_Place, tuple[list[Operation], int]] = {}
     for change in changes:
         place = (change.namespace, change.key)
@@ -104,7 +100,7 @@ def _with(operations: list[Operation], change: Change) -> list[Operation]:
 
 
 def combined(first: Delta, second: Delta) -> Delta | None:
-    """Both updates as one; None if that could give another document, or another order of its fields."""
+    """Combine two updates; None if that could give another document, or another order of its fields."""
     if first.truncations or second.truncations:
         return None
     paths = set(first.paths)
@@ -132,10 +128,11 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def updates(delta: Delta) -> Sequence[Mapping[str, Any]]:
-    """The update documents that apply a delta, one after the other.
+    """Return the update documents that apply a delta, one after the other.
 
-    ``$set`` adds new fields in the order of their names, the source in any: so fields are set in several steps where
-    their order would otherwise differ.
+    ``$set`` adds new fields in the order of their names, but the source may have added them in any order. So fields are
+    set
+    in several steps where the orders would differ.
     """
     steps: list[dict[str, Any]] = []
     if delta.truncations:
@@ -152,7 +149,7 @@ def updates(delta: Delta) -> Sequence[Mapping[str, Any]]:
 
 
 def parents(delta: Delta) -> list[str]:
-    """The fields that contain what a delta changes; a document without one of them is in another state."""
+    """Return the fields that contain the changed ones; a document without one of them is in another state."""
     return sorted({path.rpartition(".")[0] for path in delta.paths if "." in path})
 
 
@@ -162,7 +159,7 @@ def _set_document(run: SetRun) -> Mapping[str, Any]:
 
 
 def _runs(sets: SetRun) -> Iterator[SetRun]:
-    """The fields in runs that are in the order of ``$set``."""
+    """Yield the fields in runs that are in the order of ``$set``."""
     begin = 0
     for position, ((path, _), (following, _)) in enumerate(pairwise(sets), 1):
         if not _order(path) < _order(following):
@@ -173,7 +170,7 @@ def _runs(sets: SetRun) -> Iterator[SetRun]:
 
 
 def _order(path: str) -> tuple[tuple[int, int, bytes], ...]:
-    """Numbers come before other names, and are ordered by value."""
+    """Return a sort key with the order of ``$set``: numbers by value, before other names."""
     return tuple(
         (0, int(part), b"") if part.isascii() and part.isdigit() else (1, 0, part.encode()) for part in path.split(".")
     )

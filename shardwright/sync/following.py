@@ -29,13 +29,12 @@ _log = get_logger("sync.following")
 
 
 class Follower:
-    """Reads a change stream into a bounded buffer, and applies what is in it.
+    """Reads a change stream into a bounded buffer, and applies its contents.
 
     Attributes:
-        allowed: whether changes may be applied: not while the replication is paused.
-        applied: the cluster time of the newest change of the source that is applied, with all before it.
-        consistent: the time of the latest state of the source that the target was, with the target's time then.
-        events: how many were applied.
+        allowed: set unless the replication is paused; changes are applied only while it is set.
+        applied: the cluster time of the newest applied change of the source; all earlier ones are applied too.
+        consistent: the latest source time whose state the target has equalled, with the target's time then.
         token: the resume token after them.
     """
 
@@ -67,13 +66,13 @@ class Follower:
         self._last: Mapping[str, Any] | None = None
 
     async def read(self, start: dict[str, Any]) -> None:
-        """Read the stream for ever; a stream that breaks is opened again where it was.
+        """Read the stream for ever, and resume it after errors.
 
         Args:
             start: ``start_at_operation_time`` or ``resume_after``.
 
         Raises:
-            PyMongoError: repeating cannot cure it, or was tried too often without progress.
+            PyMongoError: the error is permanent, or there were too many without progress.
         """
         place, waits = start, pauses()
         while True:
@@ -104,7 +103,7 @@ class Follower:
                     self._last = stream.resume_token
 
     async def apply(self) -> None:
-        """Apply what is read, for ever."""
+        """Apply the buffer's contents for ever."""
         while True:
             async with self._changed:
                 batch = None
@@ -124,7 +123,7 @@ class Follower:
             await self._copier.progressed.wait_for(lambda: self.applied >= time)
 
     async def wait_consistent(self, at_least: Timestamp = NO_TIME) -> tuple[Timestamp, Timestamp]:
-        """The latest state of the source that the target was, not before a time; see `consistent`."""
+        """Wait for a state of the source that the target has equalled, not before a time; see `consistent`."""
 
         async with self._copier.progressed:
             while self.consistent is None or self.consistent[0] < at_least:
@@ -132,7 +131,7 @@ class Follower:
         return self.consistent
 
     def note_idle(self, time: Timestamp | None) -> None:
-        """The target is still the same state of the source at a later time of the target.
+        """Note that the target still equals the same state of the source at a later time of the target.
 
         The caller has held the lock of the writer since before that time.
         """
@@ -142,7 +141,7 @@ class Follower:
             self.consistent = self.applied, time
 
     async def written_since(self, token: Mapping[str, Any]) -> dict[str, set[Value]]:
-        """The documents of the changes after a resume token that are applied already.
+        """Return the documents of the already applied changes after a resume token.
 
         Raises:
             OperationFailure: the source no longer has these changes.
@@ -203,7 +202,7 @@ class Follower:
         await self._copier.note_applied(batch.time)
 
     async def _placed(self, change: Change) -> Change | None:
-        """A change with the namespace that the target has its collection under; None if it is not replicated."""
+        """Return a change with its collection's namespace at the target; None if it is not replicated."""
         if change.uuid is None:
             return change if self._filter.has(change.namespace) else None
         known = self._catalog.namespaces.get(change.uuid)

@@ -1,4 +1,4 @@
-"""Handing over: block the writes of users, record what a reversal needs, and swap the roles of both ends."""
+"""Handover to the target: block user writes, record the data for a reversal, and swap the roles of both ends."""
 
 from time import monotonic
 from typing import Any
@@ -30,10 +30,11 @@ async def block_writes(end: End, *, is_blocked: bool) -> None:
 
 
 async def acquire_blocked(store: Store, target: End) -> None:
-    """Take the lease at a target whose users' writes a commit may have blocked.
+    """Acquire the lease at a target whose users' writes a commit may have blocked.
 
-    If the block holds for this process as well, because its user has not the privilege to bypass it or access control
-    is off, the block is lifted.
+    The block may apply to this process as well, because its user cannot bypass it or access control is off. Then the
+    block
+    is lifted.
 
     Raises:
         LeaseHeldError: another process runs this direction.
@@ -49,19 +50,17 @@ async def acquire_blocked(store: Store, target: End) -> None:
 
 
 async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bool) -> float:
-    """Block writes at the source, apply and compare what is left, and record that the target has taken over.
+    """Block writes at the source, apply and compare the rest, and record the commit.
 
     Args:
         parts: of the replication, which has caught up.
-        source: one end.
-        target: the other.
-        blocks_writes: whether the writes of users are blocked; otherwise the caller guarantees that there are none.
+        blocks_writes: whether to block the writes of users; otherwise the caller guarantees that there are none.
 
     Returns:
         The seconds in which applications could write at neither end.
 
     Raises:
-        CommitError: both ends differ; the source is not blocked any more.
+        CommitError: both ends differ; the source is no longer blocked.
     """
     has_turned = (await repeated(parts.store.position)).get("turned", False)
     began = monotonic()
@@ -82,7 +81,7 @@ async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bo
 
 
 async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Timestamp]:
-    """Apply and compare what is left; returns the times of source and target after it."""
+    """Apply and compare the rest; return the times of source and target after it."""
     applied = await source.advance()
     await parts.follower.wait_applied(applied)
     times = applied, await repeated(target.now)
@@ -92,15 +91,15 @@ async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Tim
 
 
 async def turn_around(ended: Store, begun: Store, committed: dict[str, Any], identity: str) -> None:
-    """Let the opposite direction begin at the commit, without a copy.
+    """Start the opposite direction at the commit, without a copy.
 
-    The opposite direction is complete before the one that ends is marked, so that an interruption can be repeated.
+    The opposite direction is complete before the ended one is marked, so that this can be repeated after an
+    interruption.
 
     Args:
         ended: the committed direction; its lease is held.
         begun: the opposite direction; its lease is held.
-        committed: what `hand_over` has recorded.
-        identity: of the new source.
+        committed: as recorded by `hand_over`.
     """
     await begun.replace_ranges([])
     fields = {

@@ -24,7 +24,7 @@ Run = Callable[..., Awaitable[None]]
 
 
 async def shard(run: Run, collection: Collection) -> None:
-    """Shard a collection that exists at the target, with its zones, which divide an empty collection into chunks."""
+    """Shard an existing collection at the target; its zones divide an empty collection into chunks."""
     database, _, name = collection.namespace.partition(".")
     assert collection.key is not None
     await match_zones(run, collection, ())
@@ -55,9 +55,8 @@ async def match_zones(run: Run, wanted: Collection, there: Sequence[Mapping[str,
     """Give a collection of the target the zones of the source, if they are carried.
 
     Args:
-        run: see `Run`.
-        wanted: has the ranges.
-        there: the ranges that the target has.
+        wanted: the collection with the source's zones.
+        there: the zone ranges of the target.
     """
     if wanted.zones is None:
         return
@@ -76,14 +75,12 @@ async def match_zones(run: Run, wanted: Collection, there: Sequence[Mapping[str,
 
 
 async def presplit(source: End, target: End, collection: Collection, shards: Sequence[str]) -> None:
-    """Divide an empty collection of the target by keys that the source has, and distribute the chunks.
+    """Split an empty collection of the target by sampled keys of the source, and distribute the chunks.
 
-    Hashed keys and zones divide it already when it is sharded.
+    A collection with a hashed key or zones already has chunks on several shards.
 
     Args:
-        source: has the documents.
-        target: has the collection.
-        collection: as it is at the target.
+        collection: in its form at the target.
         shards: the ids of the target's shards.
     """
     key = collection.key
@@ -106,22 +103,22 @@ async def presplit(source: End, target: End, collection: Collection, shards: Seq
             await target.command("admin", {"split": collection.namespace, "middle": middle})
             await target.command("admin", {"moveChunk": collection.namespace, "find": middle, "to": to})
         except OperationFailure as error:
-            # The balancer divides and distributes what could not be.
+            # The balancer handles the chunks that were not split or moved here.
             _log.info("A chunk was not split or moved", namespace=collection.namespace, to=to, error=str(error))
 
 
 def key_of(document: RawBSONDocument, key: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the shard key of a document, by path; None where there is none."""
+    """Return the values of the shard key of a document, by path; None for missing ones."""
     found = key_filter(document, key)
     return {path: document["_id"] if path == "_id" else found[path]["$eq"] for path in key}
 
 
 def split_points(samples: Sequence[Mapping[str, Any]], chunks: int) -> list[Mapping[str, Any]]:
-    """The bounds between chunks with about the same number of documents.
+    """Return the bounds between chunks with about the same number of documents.
 
     Args:
         samples: values of the shard key, in their order.
-        chunks: how many are wanted; there are fewer if values repeat.
+        chunks: the wanted number; there are fewer if values repeat.
     """
     found: list[Mapping[str, Any]] = []
     for number in range(1, chunks):
@@ -140,7 +137,7 @@ def _parts(zone: Mapping[str, Any]) -> list[Any]:
 
 
 def _key_index(collection: Collection) -> dict[str, Any]:
-    """The index of the shard key: the source's own, if it has one."""
+    """Return the index of the shard key: the source's own, if it has one."""
     assert collection.key is not None
     key = collection.key
     for each in collection.indexes:

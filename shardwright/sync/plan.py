@@ -1,4 +1,4 @@
-"""What a replication creates at its target, and what it refuses before the first write. Pure."""
+"""The plan of a replication: collections to create at the target, and refusals before the first write. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final
 from shardwright.sync.replication import Replication
 
 TTL_NEVER: Final = 2**31 - 1
-"""While changes are followed, documents expire at the source only."""
+"""Disables TTL at the target: while changes are followed, documents expire at the source only."""
 
 VERSION_MIN: Final = (6, 0)
 
@@ -31,14 +31,12 @@ class Collection:
     """A collection or view of a deployment.
 
     Attributes:
-        namespace: ``db.collection``.
         kind: ``collection``, ``view`` or ``timeseries``.
-        options: as ``listCollections`` shows them.
         uuid: None for views.
         indexes: as ``listIndexes`` shows them, except the one on ``_id``.
         key: its shard key; None if it is not sharded.
-        is_unique: whether the shard key is.
-        zones: its ranges of zones with ``min``, ``max`` and ``tag``, in any order; None if they are not carried.
+        is_unique: whether the shard key is unique.
+        zones: its zone ranges with ``min``, ``max`` and ``tag``, in any order; None if they are not carried.
     """
 
     namespace: str
@@ -53,13 +51,12 @@ class Collection:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one end is and has.
+    """The properties and contents of one end.
 
     Attributes:
         is_sharded: whether it is reached through a router.
-        version: of the server.
         identity: its cluster id, or the name of its replica set.
-        collections: by namespace, those that the filter has, and those that it would have if they could be replicated.
+        collections: by namespace, the ones that the filter selects, including kinds that cannot be replicated.
         users: users and roles, as ``db.name``.
         shards: the zones of each shard, by its id.
     """
@@ -77,9 +74,9 @@ class Plan:
     """The result of the preflight.
 
     Attributes:
-        refusals: why the replication cannot begin, each with the name of what it is about.
-        notes: what is not carried, but does not stop it.
-        collections: to be created at the target, as they are there.
+        refusals: reasons why the replication cannot begin, each with the name of its subject.
+        notes: things that are not carried, but do not prevent the replication.
+        collections: to be created at the target, in their form there.
     """
 
     refusals: tuple[str, ...]
@@ -99,10 +96,7 @@ def planned(
     """Compare both ends before the first write.
 
     Args:
-        replication: the request.
-        source: one end.
-        target: the other.
-        merges: whether documents that the target has already are allowed (``--existing merge``).
+        merges: whether the target may already have documents (``--existing merge``).
         counts: documents of the target by namespace, 0 or more than 0.
         carries_users: whether users and roles are carried (``--users``).
     """
@@ -138,7 +132,7 @@ def planned(
 
 
 def refusal(collection: Collection) -> str | None:
-    """Why a collection cannot be replicated; None if it can."""
+    """Return the reason why a collection cannot be replicated; None if it can."""
     if collection.namespace.partition(".")[2].startswith("system."):
         return "is a system collection, which change streams do not show"
     if collection.kind == "timeseries":
@@ -152,7 +146,7 @@ def refusal(collection: Collection) -> str | None:
 
 
 def _without_shards(created: Collection, target: Deployment) -> list[str]:
-    """The zones of a collection that no shard of the target has."""
+    """Describe the zones of a collection that no shard of the target has."""
     zones = {str(each["tag"]) for each in created.zones or ()}
     missing = sorted(zones - {zone for each in target.shards.values() for zone in each})
     return [
@@ -163,7 +157,7 @@ def _without_shards(created: Collection, target: Deployment) -> list[str]:
 
 
 def not_with_key(collection: Collection) -> list[str]:
-    """Why a collection cannot have its shard key."""
+    """Return the reasons why a collection cannot have its shard key."""
     if collection.key is None:
         return []
     key = list(collection.key)
@@ -185,7 +179,7 @@ def may_repeat_ids(collection: Collection, created: Collection) -> bool:
 
 
 def at_target(collection: Collection, replication: Replication, target: Deployment) -> Collection:
-    """A collection as it is created at the target."""
+    """Return a collection in its form at the target."""
     asked = replication.shard.get(collection.namespace)
     key: Mapping[str, Any] | None
     if asked is not None and replication.is_reversed:
@@ -211,14 +205,14 @@ def at_target(collection: Collection, replication: Replication, target: Deployme
 
 
 def create_command(collection: Collection) -> dict[str, Any]:
-    """The command that creates a collection or view."""
+    """Return the command that creates a collection or view."""
     name = collection.namespace.partition(".")[2]
     options = {name: value for name, value in collection.options.items() if name not in ("uuid", "autoIndexId")}
     return {"create": name, **options}
 
 
 def index_command(namespace: str, indexes: Sequence[Mapping[str, Any]], *, keeps_expiry: bool) -> dict[str, Any]:
-    """The command that creates indexes; unless ``keeps_expiry``, they let nothing expire."""
+    """Return the command that creates indexes; unless ``keeps_expiry``, nothing expires through them."""
     return {
         "createIndexes": namespace.partition(".")[2],
         "indexes": [index_at_target(each, keeps_expiry=keeps_expiry) for each in indexes],
@@ -226,7 +220,7 @@ def index_command(namespace: str, indexes: Sequence[Mapping[str, Any]], *, keeps
 
 
 def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str, Any]:
-    """An index as it is created at the target."""
+    """Return an index in its form at the target."""
     found = {name: value for name, value in index.items() if name not in _NOT_OF_INDEX}
     if "expireAfterSeconds" in found and not keeps_expiry:
         found["expireAfterSeconds"] = TTL_NEVER
@@ -234,7 +228,7 @@ def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str
 
 
 def key_filter(document: Mapping[str, Any], key: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The query for exactly one document by ``_id`` and shard key."""
+    """Return the query for exactly one document by ``_id`` and shard key."""
     found: dict[str, Any] = {"_id": document["_id"]}
     for path in key or ():
         if path != "_id":

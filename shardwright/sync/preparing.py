@@ -1,4 +1,4 @@
-"""Preparing a run of a replication: plan it, or find where to resume it."""
+"""Preparation of a run: plan the replication, or find its position to resume."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +26,7 @@ _log = get_logger("sync.preparing")
 
 
 class RefusedError(Exception):
-    """The preflight has found what cannot be carried; nothing was written.
-
-    Attributes:
-        refusals: the reasons.
-    """
+    """The preflight has found obstacles; nothing was written."""
 
     def __init__(self, refusals: Sequence[str]) -> None:
         super().__init__("\n".join(refusals))
@@ -39,16 +35,14 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How a replication runs.
+    """Options of a replication.
 
     Attributes:
-        merges: whether documents that the target has already are allowed; it is made equal the source.
+        merges: whether the target may already have documents; it is made equal to the source.
         source_writes: whether checkpoints are recorded at the source, too.
-        workers: how many ranges are copied at a time.
         blocks_writes: whether a commit blocks the writes of users at the source.
-        limits: how much is buffered.
         users: whether users and roles are carried.
-        reversible: whether a commit keeps what `reverse` needs.
+        reversible: whether a commit keeps the data for `reverse`.
     """
 
     merges: bool = False
@@ -62,18 +56,11 @@ class Options:
 
 @dataclass
 class Parts:
-    """What runs a replication.
+    """The components of a running replication.
 
     Attributes:
-        store: its checkpoints.
-        writer: writes documents.
-        catalog: the collections.
-        copier: copies ranges.
-        follower: applies changes.
-        verifier: compares both ends.
         users: carries users and roles; None if they are not carried.
-        start: where the change stream begins.
-        notes: what is not carried.
+        start: the start of the change stream.
     """
 
     store: Store
@@ -88,19 +75,15 @@ class Parts:
 
 
 Begun = tuple[dict[str, Any], list[dict[str, Any]]]
-"""Where the change stream begins, and the ranges."""
+"""The start of the change stream, and the ranges."""
 
 
 async def prepared(
     replication: Replication, options: Options, source: End, target: End, store: Store, *, is_lost: bool
 ) -> Parts:
-    """Plan the replication if it is new, or find where to resume it.
+    """Plan the replication if it is new, or find its position to resume.
 
     Args:
-        replication: the request.
-        options: how it runs.
-        source: one end.
-        target: the other.
         store: has the lease.
         is_lost: whether the source no longer has the changes since the stored position.
 
@@ -138,7 +121,7 @@ async def prepared(
 async def _plan(
     replication: Replication, options: Options, source: End, target: End, ours: Deployment, theirs: Deployment
 ) -> tuple[Plan, Mapping[str, int]]:
-    """Compare both ends; nothing is written before it is certain that everything can be."""
+    """Compare both ends; nothing is written unless everything can be."""
     counts = {each: await _has_documents(target, each) for each in theirs.collections if each in ours.collections}
     plan = planned(replication, ours, theirs, merges=options.merges, counts=counts, carries_users=options.users)
     refusals = [*plan.refusals]
@@ -198,10 +181,10 @@ async def _resume(
     *,
     is_lost: bool,
 ) -> Begun:
-    """Continue from where both ends agree."""
+    """Continue from the point where both ends agree."""
     agreed = await repeated(store.agreement)
     catalog.restore(position["collections"])
-    # Without a checkpoint at the source, its identity stands in.
+    # Without a checkpoint at the source, the source's identity is compared instead.
     is_same = position.get("source_identity", ours.identity) == ours.identity
     is_known = is_same and not is_lost and (agreed.is_exact or "history" not in position)
     _log.info(
@@ -225,7 +208,7 @@ async def _resume(
 
 
 async def compared_ranges(source: End, collections: Sequence[Any]) -> list[dict[str, Any]]:
-    """Ranges in which everything is compared with the target, and only what differs is written."""
+    """Plan ranges in which everything is compared with the target, and only differences are written."""
     ranges: list[dict[str, Any]] = []
     for each in collections:
         if each.kind == "collection":
@@ -234,7 +217,7 @@ async def compared_ranges(source: End, collections: Sequence[Any]) -> list[dict[
 
 
 async def _repeated_id(source: End, namespace: str) -> Value | None:
-    """The first ``_id`` of a sharded collection that several documents have; None if there is none."""
+    """Return the first ``_id`` of a sharded collection that several documents have; None if there is none."""
 
     async def first() -> Value | None:
         last: Value | None = None

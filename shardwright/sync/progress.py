@@ -13,11 +13,7 @@ FOLLOW: Final = "change event application"
 
 
 def of_copy(ranges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``collectionCopy``: how much of the ranges is copied.
-
-    Args:
-        ranges: as they are stored.
-    """
+    """Return ``collectionCopy``, the progress of the copy."""
     return {
         "estimatedTotalBytes": sum(max(each["estimated_bytes"], each["bytes"]) for each in ranges),
         "estimatedCopiedBytes": sum(each["bytes"] for each in ranges),
@@ -27,33 +23,28 @@ def of_copy(ranges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Rates:
-    """How much is done in a second, over the last `WINDOW_SECONDS`."""
+    """Work per second, over the last `WINDOW_SECONDS`."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def note(self, now: float, counts: Mapping[str, int]) -> None:
-        """Counts at a moment.
-
-        Args:
-            now: seconds of a clock that only advances.
-            counts: totals by name.
-        """
+        """Record counts at a moment."""
         if self._samples and any(counts.get(name, 0) < value for name, value in self._samples[-1][1].items()):
-            self._samples.clear()  # it was planned again
+            self._samples.clear()  # the copy was planned again
         self._samples.append((now, dict(counts)))
         while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_SECONDS:
             self._samples.popleft()
 
     def rate(self, name: str) -> float:
-        """By how much a total has grown in a second."""
+        """Return the growth of a total per second."""
         if len(self._samples) < 2:
             return 0.0
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
         return (last.get(name, 0) - first.get(name, 0)) / (ended - began) if ended > began else 0.0
 
     def seconds_for(self, name: str, left: float) -> int | None:
-        """How long it takes until a total has grown by ``left``; None if it does not grow."""
+        """Estimate the seconds until a total has grown by ``left``; None if it does not grow."""
         rate = self.rate(name)
         if left <= 0:
             return 0
@@ -61,12 +52,10 @@ class Rates:
 
 
 def of_rates(rates: Rates, copied: Mapping[str, Any], *, is_copied: bool) -> dict[str, Any]:
-    """``rates``: what is done in a second, and how long the copy still takes.
+    """Return ``rates``: work per second, and the remaining time of the copy.
 
     Args:
         rates: of ``documents``, ``bytes`` and ``events``.
-        copied: see `of_copy`.
-        is_copied: whether the copy is complete.
     """
     left = copied["estimatedTotalBytes"] - copied["estimatedCopiedBytes"]
     return {
@@ -78,7 +67,7 @@ def of_rates(rates: Rates, copied: Mapping[str, Any], *, is_copied: bool) -> dic
 
 
 def lines(progress: Mapping[str, Any]) -> list[str]:
-    """One line for each phase, for a terminal."""
+    """Format one line for each phase, for a terminal."""
     rates = progress.get("rates", {})
     found = [f"{progress.get('state', 'IDLE')}  {_first(progress)}".rstrip()]
     if (copied := progress.get("collectionCopy")) is not None:
@@ -104,7 +93,7 @@ def lines(progress: Mapping[str, Any]) -> list[str]:
 
 
 def of_verify_alone(progress: Mapping[str, Any]) -> list[str]:
-    """The line of ``sync verify``, for a terminal."""
+    """Format the line of ``sync verify``, for a terminal."""
     done, total = progress["comparedDocuments"], progress["estimatedDocuments"]
     return [
         f"verify  {_bar(done, total)} {done:,} of {total:,} documents  "

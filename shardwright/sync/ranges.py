@@ -1,4 +1,4 @@
-"""Ranges of ``_id`` in which a collection is copied and compared, and how much of one is read at a time. Pure."""
+"""Ranges of ``_id`` in which a collection is copied and compared, and the size of one read. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,20 +14,20 @@ RANGES_MAX: Final = 256
 SAMPLES_PER_RANGE: Final = 10
 
 Bound = bytes | None
-"""A document whose ``_id`` is the bound, None if there is none. A range includes its upper bound, not its lower."""
+"""A document with the bound as its ``_id``; None for no bound. A range includes its upper bound, not its lower one."""
 
 
 def count_for(size: int) -> int:
-    """How many ranges a collection of ``size`` bytes has."""
+    """Return the number of ranges for a collection of ``size`` bytes."""
     return max(1, min(RANGES_MAX, size // RANGE_BYTES))
 
 
 def bounds_from(samples: Sequence[bytes], count: int) -> list[tuple[Bound, Bound]]:
-    """``count`` ranges, or fewer, that cover every value.
+    """Return ``count`` ranges, or fewer, that cover every value.
 
     Args:
         samples: documents with ``_id`` alone, in its order.
-        count: how many ranges are wanted.
+        count: the wanted number of ranges.
     """
     cuts: list[bytes] = []
     for number in range(1, count):
@@ -38,7 +38,7 @@ def bounds_from(samples: Sequence[bytes], count: int) -> list[tuple[Bound, Bound
 
 
 def piece_limit(documents: int, size: int, *, documents_max: int, bytes_max: int) -> int:
-    """How many documents to read at a time, from how large those were that were read before."""
+    """Return the number of documents to read at a time, from the average size of the earlier ones."""
     if not documents or not size:
         return min(documents_max, 100)
     return max(1, min(documents_max, bytes_max * documents // size))
@@ -50,7 +50,7 @@ Hashes = Mapping[Key, frozenset[bytes]]
 
 
 def hashes(documents: Iterable[bytes]) -> Hashes:
-    """The documents as hashes of their bytes: the order of fields and the types of numbers count."""
+    """Hash documents by their bytes: the order of fields and the types of numbers count."""
     found: dict[Key, frozenset[bytes]] = {}
     for document in documents:
         one = frozenset((hashlib.blake2b(document, digest_size=16).digest(),))
@@ -60,7 +60,7 @@ def hashes(documents: Iterable[bytes]) -> Hashes:
 
 
 def digest(found: Hashes) -> bytes:
-    """A digest of a range: equal exactly if it has the same documents, in whatever order they were read."""
+    """Return a digest of a range, which does not depend on the order of reading."""
     total = 0
     for each in found.values():
         for value in each:
@@ -70,7 +70,7 @@ def digest(found: Hashes) -> bytes:
 
 @dataclass(frozen=True)
 class Differences:
-    """The ``_id`` values by which two ends differ.
+    """The ``_id`` values at which two ends differ.
 
     Attributes:
         missing: only the source has them.
@@ -84,12 +84,12 @@ class Differences:
 
     @property
     def all(self) -> tuple[Key, ...]:
-        """All of them."""
+        """The values of all three kinds."""
         return (*self.missing, *self.extra, *self.different)
 
 
 def differences(source: Hashes, target: Hashes) -> Differences:
-    """By which documents two pieces differ."""
+    """Compare two pieces."""
     if source == target:
         return Differences()
     return Differences(
@@ -100,12 +100,12 @@ def differences(source: Hashes, target: Hashes) -> Differences:
 
 
 def id_bound(key: Key) -> bytes:
-    """``{_id: value}`` as a document."""
+    """Return ``{_id: value}`` as a document."""
     return rawbson.wrap_value(*key, name=b"_id")
 
 
 def range_filter(low: Bound, high: Bound) -> dict[str, Any]:
-    """The documents after ``low``, up to and with ``high``.
+    """Return a filter for the documents after ``low``, up to and with ``high``.
 
     ``$expr`` compares values of all types, as the index orders them; ``$gt`` alone finds values of the same type only.
     """
@@ -120,7 +120,7 @@ def range_filter(low: Bound, high: Bound) -> dict[str, Any]:
 def find_command(
     collection: str, low: Bound, high: Bound, limit: int, read_concern: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Read a piece of a range in the order of ``_id``."""
+    """Return the command that reads a piece of a range in the order of ``_id``."""
     return {
         "find": collection,
         "filter": range_filter(low, high),

@@ -1,4 +1,4 @@
-"""Which replication this is: source, target and filters, and the id that is a digest of them. Pure."""
+"""The request for a replication: source, target and filters, and the id that is a digest of them. Pure."""
 
 import hashlib
 import json
@@ -53,13 +53,10 @@ class Replication:
     """A replication as the user has requested it.
 
     Attributes:
-        source: connection string.
-        target: connection string.
-        filter: the namespaces.
         shard: shard keys for the target, by namespace.
-        is_reversed: whether source and target have swapped their roles: then the collections of ``shard`` keep the keys
-            that the target has.
-        zones: whether zones are carried, of collections that have the same shard key at both ends.
+        is_reversed: whether source and target have swapped their roles; then the collections of ``shard`` keep the
+            target's keys.
+        zones: whether zones are carried, for collections that have the same shard key at both ends.
     """
 
     source: str
@@ -70,18 +67,18 @@ class Replication:
     zones: bool = True
 
     def swapped(self) -> "Replication":
-        """The opposite direction."""
+        """Return the opposite direction."""
         return replace(self, source=self.target, target=self.source, is_reversed=not self.is_reversed)
 
     @property
     def id(self) -> str:
-        """The same for the same source, target and filters, whatever the credentials and the order of hosts."""
+        """A digest of source, target and filters; credentials and the order of hosts do not matter."""
         parts = [place(self.source), place(self.target), sorted(self.filter.include), sorted(self.filter.exclude)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:ID_LENGTH]
 
 
 def place(uri: str) -> str:
-    """The scheme and hosts of a connection string, without credentials and options."""
+    """Return the scheme and hosts of a connection string, without credentials and options."""
     parts = urlsplit(uri)
     hosts = parts.netloc.rpartition("@")[2].lower().split(",")
     return f"{parts.scheme}://{','.join(sorted(hosts))}"

@@ -1,6 +1,6 @@
-"""A round of verification: the place that it has reached and its findings, as values that can be stored. Pure.
+"""A round of verification: its position and findings, as values that can be stored. Pure.
 
-A round passes all collections once. After an interruption, another process continues at its place.
+A round covers every collection once. After an interruption, another process continues at its position.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from shardwright.sync.ranges import Bound, Differences, id_bound
 from shardwright.wire import rawbson
 
 KEPT_MAX: Final = 200
-"""So many documents that differ are kept of each collection, to be compared again; of more only the number is known."""
+"""Maximum number of differing documents kept per collection to be compared again; more are only noted as existing."""
 
 SHOWN_MAX: Final = 100
 
@@ -23,14 +23,14 @@ TOUCHED_MAX: Final = 20_000
 
 @dataclass
 class Compared:
-    """A collection.
+    """The findings for a collection.
 
     Attributes:
-        documents: of the source that were compared.
-        target_documents: of the target.
+        documents: number of compared documents of the source.
+        target_documents: number of compared documents of the target.
         missing: documents that only the source has.
         extra: documents that only the target has.
-        different: documents that both have, but not alike.
+        different: documents that differ between the ends.
         problems: differences of options, indexes, shard key and zones.
         is_cut: whether more than `KEPT_MAX` documents differ.
     """
@@ -54,11 +54,11 @@ class Compared:
         return self.missing | self.extra | self.different
 
     def note(self, checked: Iterable[Value], found: Differences) -> None:
-        """Replace what is known of some documents.
+        """Replace the findings for some documents.
 
         Args:
             checked: the ``_id`` values that were compared.
-            found: those that differ.
+            found: the ones that differ.
         """
         gone = set(checked)
         for known, now in (
@@ -72,7 +72,7 @@ class Compared:
             self.is_cut |= len(now) > room
 
     def stored(self) -> dict[str, Any]:
-        """The findings as they are stored."""
+        """Return the findings in stored form."""
         return {
             "documents": self.documents,
             "target_documents": self.target_documents,
@@ -83,7 +83,7 @@ class Compared:
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "Compared":
-        """The findings that were stored."""
+        """Restore stored findings."""
         missing, extra, different = [
             {_restored(key) for key in stored[name]} for name in ("missing", "extra", "different")
         ]
@@ -98,7 +98,7 @@ class Compared:
         )
 
     def shown(self) -> dict[str, Any]:
-        """The findings for users; of the ``_id`` values at most `SHOWN_MAX`."""
+        """Return the findings for users, with at most `SHOWN_MAX` of the ``_id`` values."""
         some = sorted(self.ids)[:SHOWN_MAX]
         return {
             "documents": self.documents,
@@ -126,7 +126,6 @@ class Report:
     """Findings by namespace.
 
     Attributes:
-        collections: of each collection or view.
         not_compared: collections that cannot be compared, with the reasons.
     """
 
@@ -140,11 +139,11 @@ class Report:
 
     @property
     def mismatches(self) -> int:
-        """How many documents and properties differ, as far as they are kept."""
+        """The number of documents and properties that differ, as far as they are kept."""
         return sum(len(each.ids) + len(each.problems) for each in self.collections.values())
 
     def document(self) -> dict[str, Any]:
-        """The report for users."""
+        """Return the report for users."""
         return {
             "equal": self.is_equal,
             "collections": {namespace: each.shown() for namespace, each in self.collections.items()},
@@ -154,13 +153,12 @@ class Report:
 
 @dataclass
 class Round:
-    """A round that is in progress.
+    """A round in progress.
 
     Attributes:
-        report: its findings.
-        done: the namespaces that it has passed.
-        current: the namespace that it is in; None between two.
-        position: the last ``_id`` of it that was compared.
+        done: the finished namespaces.
+        current: the namespace being compared; None between two.
+        position: the last compared ``_id`` in it.
     """
 
     report: Report = field(default_factory=Report)
@@ -169,10 +167,10 @@ class Round:
     position: Bound = None
 
     def next(self, namespaces: Sequence[str]) -> str | None:
-        """The namespace to continue with; None if the round is complete.
+        """Return the namespace to continue with; None if the round is complete.
 
         Args:
-            namespaces: all that there are now: some may be gone, or new, since the round has begun.
+            namespaces: the present ones; some may have disappeared, or be new, since the round began.
         """
         if self.current in namespaces:
             return self.current
@@ -185,13 +183,13 @@ class Round:
         return None
 
     def passed(self) -> None:
-        """The current namespace has been compared to its end."""
+        """Finish the current namespace."""
         assert self.current is not None
         self.done.add(self.current)
         self.current, self.position = None, None
 
     def stored(self) -> dict[str, Any]:
-        """The round as it is stored."""
+        """Return the round in stored form."""
         return {
             "collections": [{"ns": namespace, **each.stored()} for namespace, each in self.report.collections.items()],
             "not_compared": [{"ns": name, "reason": reason} for name, reason in self.report.not_compared.items()],
@@ -202,7 +200,7 @@ class Round:
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "Round":
-        """The round that was stored."""
+        """Restore a stored round."""
         report = Report(
             {each["ns"]: Compared.restored(each) for each in stored["collections"]},
             {each["ns"]: each["reason"] for each in stored["not_compared"]},
@@ -212,7 +210,7 @@ class Round:
 
 
 class Touched:
-    """Documents that were written since they were compared last, as long as they are not too many.
+    """Documents written since their last comparison, up to a maximum number.
 
     Attributes:
         is_full: whether there were more than `TOUCHED_MAX`, so that only a whole round compares them all.
@@ -224,7 +222,7 @@ class Touched:
         self._count = 0
 
     def note(self, namespace: str, ids: Iterable[Value]) -> None:
-        """Documents have been written."""
+        """Add written documents."""
         known = self._ids.setdefault(namespace, set())
         before = len(known)
         known.update(ids)
@@ -234,6 +232,6 @@ class Touched:
             self.take()
 
     def take(self) -> dict[str, set[Value]]:
-        """All of them, which are forgotten."""
+        """Return all of them, and start with an empty set."""
         taken, self._ids, self._count = self._ids, {}, 0
         return taken

@@ -30,7 +30,7 @@ _log = get_logger("sync.session")
 
 @dataclass
 class Outcome:
-    """What a commit has measured.
+    """Results of a commit.
 
     Attributes:
         pause_seconds: from before writes were blocked until applications may write at the target.
@@ -44,12 +44,14 @@ class Outcome:
 class Sync:
     """A replication in this process.
 
+    Requests of users raise `StateError` if they are not possible in the present state.
+
     Attributes:
-        id: of the replication, whatever its present direction.
+        id: of the replication, the same in both directions.
         replication: the request in its present direction.
         state: as in mongosync.
-        notes: what is not carried, from the preflight.
-        error: why the last commit has failed.
+        notes: things that are not carried, from the preflight.
+        error: the reason of the last failed commit.
     """
 
     def __init__(
@@ -79,11 +81,11 @@ class Sync:
         await self._target.close()
 
     async def progress_elsewhere(self) -> Mapping[str, Any]:
-        """The progress that the process which has the lease has published."""
+        """Return the progress published by the process that has the lease."""
         return await self._new_store().progress_of_owner()
 
     async def run(self, *, continuous: bool) -> None:
-        """Replicate until everything is there, or until the end of a commit or an abort if ``continuous``.
+        """Replicate until the ends are equal, or until the end of a commit or an abort if ``continuous``.
 
         A reversible replication stays after a commit, until it is reversed or aborted.
 
@@ -125,7 +127,7 @@ class Sync:
             await self._store.release()
 
     async def _take_again(self, store: Store, error: LeaseLostError) -> None:
-        """Continue with a lease that has expired, for example while the target was away, unless another process has it.
+        """Acquire a lease again that has expired, for example while the target was away.
 
         Raises:
             LeaseLostError: another process has it.
@@ -151,7 +153,7 @@ class Sync:
                 await block_writes(self._source, is_blocked=False)
 
     def _new_store(self) -> Store:
-        """The checkpoints of the present direction."""
+        """Return the checkpoints of the present direction."""
         return Store(self.replication.id, self._source, self._target, source_writes=self._options.source_writes)
 
     def _swap(self) -> None:
@@ -228,13 +230,13 @@ class Sync:
         await self._record(parts)
 
     async def _wait_consistent(self, parts: Parts) -> None:
-        """Wait until all changes are applied that the copy may have seen."""
+        """Wait until all changes that the copy may have seen are applied."""
         await self._source.advance()
         async with parts.copier.progressed:
             await parts.copier.progressed.wait_for(lambda: parts.follower.applied >= parts.writer.read_until)
 
     async def _catch_up(self, parts: Parts) -> None:
-        """Apply all changes that the source has had so far."""
+        """Apply all changes of the source so far."""
         await parts.follower.wait_applied(await self._source.advance())
         async with parts.writer.lock:
             await parts.writer.retry_failures()
@@ -282,22 +284,14 @@ class Sync:
             )
 
     def pause(self) -> None:
-        """Stop reading and writing documents.
-
-        Raises:
-            StateError: it is not running.
-        """
+        """Stop reading and writing documents."""
         self.state = after(self.state, Step.PAUSE)
         if self._parts is not None:
             self._parts.copier.allowed.clear()
             self._parts.follower.allowed.clear()
 
     async def resume(self, *, retry_failures: bool = False) -> None:
-        """Continue after a pause.
-
-        Raises:
-            StateError: it is not paused.
-        """
+        """Continue after a pause."""
         self.state = after(self.state, Step.RESUME)
         if self._parts is not None:
             if retry_failures:
@@ -312,7 +306,6 @@ class Sync:
         """Begin to hand over to the target.
 
         Raises:
-            StateError: it is not running.
             CommitError: the copy is not complete, or the lag is too long.
         """
         if self.state == State.RUNNING and not self.can_commit:
@@ -324,7 +317,6 @@ class Sync:
         """Begin to follow in the opposite direction, after a commit.
 
         Raises:
-            StateError: it is not committed.
             CommitError: it was not started as reversible.
         """
         if not self._options.reversible:
@@ -333,7 +325,7 @@ class Sync:
         self._reverse_asked.set()
 
     def abort(self) -> None:
-        """End; the checkpoints stay, so that it can be resumed."""
+        """End the run; the checkpoints stay, so that it can be resumed."""
         self._ended.set()
         self._commit_asked.set()
         self._reverse_asked.set()
@@ -345,12 +337,12 @@ class Sync:
 
     @property
     def lag_seconds(self) -> int:
-        """Seconds of the source's clock between what is applied and what the source has."""
+        """Seconds of the source's clock between the newest applied change and the source's present time."""
         applied = NO_TIME if self._parts is None else self._parts.follower.applied
         return 0 if applied == NO_TIME else max(0, self._source_now.time - applied.time)
 
     async def failures(self) -> list[dict[str, Any]]:
-        """The documents that the target has refused."""
+        """Return the documents that the target has refused."""
         return [] if self._store is None else await self._store.failures()
 
     async def _wait_commit(self, parts: Parts) -> None:
@@ -380,17 +372,17 @@ class Sync:
         self.outcome.pause_seconds = pause
 
     async def verify(self) -> Report:
-        """Compare everything again, at moments in which the target was a state of the source.
+        """Compare everything again, at moments in which the target equalled a state of the source.
 
         Raises:
-            CommitError: the copy is not complete, or the replication is paused.
+            CommitError: the copy is not complete, or the replication is not running.
         """
         if self._parts is None or not self._copied.is_set() or self.state != State.RUNNING:
             raise CommitError("nothing can be compared before the copy is complete, or while it does not run")
         return await self._parts.verifier.again()
 
     def progress(self) -> dict[str, Any]:
-        """The progress, with the names of mongosync."""
+        """Return the progress, with the names of mongosync."""
         parts = self._parts
         found: dict[str, Any] = {
             "mongosyncID": self.id,

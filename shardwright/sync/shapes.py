@@ -1,4 +1,4 @@
-"""Comparing everything of collections but their documents: kinds, options, indexes, shard keys, zones. Pure."""
+"""Comparison of collections without their documents: kinds, options, indexes, shard keys, zones. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,7 +13,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "validationAction": "error",
     "changeStreamPreAndPostImages": {"enabled": False},
 }
-"""The meaning of options that are not there."""
+"""The values of missing options."""
 
 _NOT_COMPARED: Final = frozenset({"uuid", "autoIndexId"})
 
@@ -21,13 +21,13 @@ _NOT_COMPARED: Final = frozenset({"uuid", "autoIndexId"})
 def problems(
     ours: Collection | None, wanted: Collection | None, theirs: Collection | None, *, has_more: bool = False
 ) -> list[str]:
-    """The differences of a collection, in words.
+    """Describe the differences of a collection.
 
     Args:
         ours: at the source; None if it is not there.
-        wanted: as it is to be at the target, with shard key and zones.
+        wanted: its planned form at the target, with shard key and zones.
         theirs: at the target.
-        has_more: whether the target may have indexes and options of its own: it had the collection before.
+        has_more: whether the target may have indexes and options of its own, because it had the collection before.
     """
     if ours is None or wanted is None:
         return [] if theirs is None else ["it is only at the target"]
@@ -82,7 +82,7 @@ def _zones(collection: Collection) -> list[bytes]:
 
 
 def _bytes(value: object) -> bytes:
-    """The value with the order of its fields and the types of its numbers."""
+    """Encode a value, so that the order of its fields and the types of its numbers count."""
     return encode({"": value})
 
 

@@ -29,7 +29,7 @@ class Step(StrEnum):
 
 
 class StateError(Exception):
-    """A request that is not possible in the present state."""
+    """The request is not possible in the present state."""
 
 
 _STEPS: Final = {
@@ -45,7 +45,7 @@ _STEPS: Final = {
 
 
 def after(state: State, step: Step) -> State:
-    """The next state.
+    """Return the next state.
 
     Raises:
         StateError: the request is not possible now.

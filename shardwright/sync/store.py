@@ -1,8 +1,8 @@
-"""Checkpoints, positions and the lease at the target; writes that only the owner of the lease can make.
+"""Checkpoints, positions and the lease at the target; only the owner of the lease can write.
 
-Every transaction that writes documents also updates a document that has the term of the lease, on condition that the
-term is its own. A process that takes over first raises the term in these documents, which waits for the transactions of
-the process before it, and lets later ones fail.
+Every transaction that writes documents also updates a document with the lease's term, on condition that the term is its
+own. A process that takes over first raises the term in these documents. That waits for the former process's open
+transactions, and makes its later ones fail.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
 
 SESSIONS: Final = 16
-"""How many transactions may be open at once; the lease has their sessions, so that the next process can end them."""
+"""Maximum number of open transactions. The lease lists their sessions, so that the next process can end them."""
 
 _UNTIL: Final = {"$dateAdd": {"startDate": "$$NOW", "unit": "millisecond", "amount": int(LEASE_SECONDS * 1000)}}
 
@@ -54,20 +54,19 @@ class LeaseHeldError(Exception):
 
 
 def shown(key: Value) -> str:
-    """An ``_id`` in a log."""
+    """Format an ``_id`` for a log."""
     return repr(rawbson.decode_document(rawbson.wrap_value(*key, name=b"_id")).get("_id"))
 
 
 @dataclass(frozen=True)
 class DocumentWrites:
-    """What is written for one document, all or nothing, or several inserts.
+    """The writes for one document, all or nothing, or several inserts.
 
     Attributes:
-        namespace: of its collection.
         id: its ``_id``; of the first document if there are several.
-        writes: in this order.
-        commutes: whether it makes no difference if other documents are written before or after it. A router sends such
-            writes to all shards at once; otherwise it waits for one shard whenever the next write is for another.
+        commutes: whether the order relative to writes of other documents does not matter. A router sends such writes to
+            all
+            shards at once. Otherwise it waits for one shard whenever the next write is for another.
     """
 
     namespace: str
@@ -78,14 +77,7 @@ class DocumentWrites:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A document that the target has refused.
-
-    Attributes:
-        namespace: of its collection.
-        id: its ``_id``.
-        code: of the error.
-        error: its message.
-    """
+    """A document that the target has refused."""
 
     namespace: str
     id: Value
@@ -94,12 +86,7 @@ class Refusal:
 
 
 class Store:
-    """The documents of one replication.
-
-    Attributes:
-        id: of the replication.
-        term: of the lease.
-    """
+    """The stored state of one replication."""
 
     def __init__(self, replication_id: str, source: End, target: End, *, source_writes: bool) -> None:
         self.id = replication_id
@@ -114,10 +101,10 @@ class Store:
         self._sessions: asyncio.Queue[AsyncClientSession] = asyncio.Queue()
 
     async def acquire(self) -> None:
-        """Become the only process of the replication.
+        """Acquire the lease.
 
         Raises:
-            LeaseHeldError: another process is.
+            LeaseHeldError: another process has it.
         """
         leases = self._target.own(LEASES)
         asked = time.monotonic()
@@ -134,7 +121,7 @@ class Store:
                 await each.end_session()
             raise LeaseHeldError(f"another process runs the replication {self.id}")
         if former := found.get("sessions"):
-            # A transaction of a process that was killed would stay open, and in the way, for a minute.
+            # A transaction of a killed process would stay open, and block others, for a minute.
             await self._target.command("admin", {"killSessions": [{"id": each} for each in former]})
         self._sessions = asyncio.Queue()
         for each in sessions:
@@ -163,9 +150,6 @@ class Store:
     async def _renew(self, more: Mapping[str, Any]) -> None:
         """Renew the lease, even if it has expired, unless another process has it.
 
-        Args:
-            more: further fields of its document.
-
         Raises:
             LeaseLostError: another process has it.
         """
@@ -177,7 +161,7 @@ class Store:
         self._valid_until = asked + LEASE_SECONDS
 
     async def release(self) -> None:
-        """Let another process take over at once; if the target is away, it can once the lease has expired."""
+        """Release the lease for another process; if the target is away, the lease expires instead."""
         try:
             while not self._sessions.empty():
                 await self._sessions.get_nowait().end_session()
@@ -187,20 +171,20 @@ class Store:
             _log.warning("The lease could not be given up", error=str(error))
 
     async def progress_of_owner(self) -> Mapping[str, Any]:
-        """What the process that runs the replication has published last."""
+        """Return the progress last published by the process that runs the replication."""
         found = await self._target.own(LEASES).find_one({"_id": self.id})
         return {} if found is None else dict(found.get("progress", {}))
 
     async def position(self) -> dict[str, Any]:
-        """The target's own document: token, time, and whether the copy is planned and complete."""
+        """Return the target's own document: token, time, and whether the copy is planned and complete."""
         return await self._target.own(SYNC).find_one({"_id": self.id}) or {}
 
     async def verification(self) -> dict[str, Any]:
-        """The place and findings of the verification, as `Verifier` has stored them."""
+        """Return the position and findings of the verification, as stored by `Verifier`."""
         return await self._target.own(VERIFICATION).find_one({"_id": self.id}) or {}
 
     async def agreement(self) -> Agreement:
-        """How far both ends agree."""
+        """Compare the checkpoints of both ends."""
         target = Checkpoint.from_document(await self.position())
         self._recorded = target
         if not self._source_writes:
@@ -209,12 +193,11 @@ class Store:
         return agreement(Checkpoint.from_document(await self._source.own(SYNC).find_one({"_id": self.id})), target)
 
     async def record(self, last: Timestamp, *, copied: bool, counters: Mapping[str, int], is_new: bool = False) -> bool:
-        """Record a checkpoint on both sides, with a new session; returns whether anything had changed.
+        """Record a checkpoint on both sides, with a new session; return whether anything had changed.
 
         Args:
             last: the cluster time of the newest applied change.
-            copied: whether the copy is complete.
-            counters: what this process has done.
+            counters: the work of this process.
             is_new: record it even if nothing was done.
         """
         self._start_last = self._start_last or last
@@ -236,12 +219,12 @@ class Store:
         return True
 
     async def ranges(self) -> list[dict[str, Any]]:
-        """All ranges with their positions, in the order in which they were planned."""
+        """Return all ranges with their positions, in the order in which they were planned."""
         stored = self._target.own(RANGES)
         return await repeated(lambda: stored.find({"sync": self.id}).sort("number", 1).to_list())
 
     async def replace_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
-        """Plan the copy again; what was verified no longer counts."""
+        """Plan the copy again, and discard the verification."""
         await self.fenced(VERIFICATION, {"_id": self.id}, {"round": None})
         stored = self._target.own(RANGES)
         await repeated(lambda: stored.delete_many({"sync": self.id}))
@@ -251,7 +234,7 @@ class Store:
         """Plan further ranges."""
         stored = self._target.own(RANGES)
         documents = [{"_id": uuid.uuid4().hex, "sync": self.id, "term": self.term, **each} for each in ranges]
-        # Unlike inserts, they can be repeated when some of them were written.
+        # Unlike inserts, these can be repeated after some of them were written.
         writes = [ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents]
         if writes:
             await repeated(lambda: stored.bulk_write(writes))
@@ -265,17 +248,14 @@ class Store:
         *,
         bypasses: Callable[[str], bool] = lambda namespace: True,
     ) -> Timestamp | None:
-        """Write documents and a position in one transaction, as long as the lease is ours; returns its time.
+        """Write documents and a position in one transaction, as long as the lease is ours; return its time.
 
         Args:
             collection: of the position.
-            which: its ``_id``.
-            changes: its fields.
-            documents: the writes, in this order.
-            bypasses: whether the validator of a collection is the source's, which the documents have passed there.
+            bypasses: whether a collection has the source's validator, which its documents have passed there.
 
         Raises:
-            LeaseLostError: it is not.
+            LeaseLostError: another process has the lease.
             BulkWriteError: a document was refused; then nothing is written.
         """
         fence = self._target.own(collection)
@@ -294,8 +274,8 @@ class Store:
 
         async def attempt() -> Timestamp | None:
             if time.monotonic() > self._valid_until:
-                # This process was slow, or the target was. The term decides whether it may continue, and a lease that
-                # is renewed keeps others from taking over in the middle of the write.
+                # This process was slow, or the target was. The term decides whether it may continue, and a renewed
+                # lease keeps other processes from taking over in the middle of the write.
                 await self._renew({})
             session = await self._sessions.get()
             try:
@@ -315,10 +295,10 @@ class Store:
         *,
         bypasses: Callable[[str], bool] = lambda namespace: True,
     ) -> tuple[Timestamp | None, list[Refusal]]:
-        """Write documents and a position like `fenced`; documents that are refused do not stop the others.
+        """Write documents and a position like `fenced`; refused documents do not stop the others.
 
         Returns:
-            The time of the last transaction, and what was refused.
+            The time of the last transaction, and the refusals.
         """
         refused: list[Refusal] = []
 
@@ -341,7 +321,7 @@ class Store:
         return await self.fenced(collection, which, changes), refused
 
     async def note_failures(self, refused: Sequence[Refusal]) -> None:
-        """Remember documents that were refused."""
+        """Record refused documents."""
         stored = self._target.own(FAILURES)
         for each in refused:
             kind, value = each.id
@@ -357,19 +337,20 @@ class Store:
             )
 
     async def failures(self) -> list[dict[str, Any]]:
-        """The documents that were refused and not written since."""
+        """Return the documents that were refused and not written since."""
         stored = self._target.own(FAILURES)
         return await repeated(lambda: stored.find({"_id.sync": self.id}).to_list())
 
     async def forget_failure(self, failure: Mapping[str, Any]) -> None:
-        """A document that was refused has been written."""
+        """Remove the record of a refused document that has been written since."""
         await repeated(lambda: self._target.own(FAILURES).delete_one({"_id": failure["_id"]}))
 
 
 def stages(documents: Sequence[DocumentWrites]) -> list[list[Write]]:
-    """Writes of documents that commute, in as few groups as possible.
+    """Divide commuting writes into as few groups as possible.
 
-    A driver keeps no order between deletions and other writes of a group, so one document has them in different groups.
+    A driver keeps no order between deletions and other writes of a group, so they are in different groups for one
+    document.
     """
     found: list[list[Write]] = []
     for each in documents:

@@ -1,4 +1,4 @@
-"""Users and roles of the source at the target, with their credentials, as mongodump and mongorestore carry them."""
+"""Replication of users and roles, with their credentials, in the way of mongodump and mongorestore."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shardwright.sync.replication import Filter
 from shardwright.wire.logger import get_logger
 
 TEMPORARY: Final = {"users": "tempusers", "roles": "temproles"}
-"""Collections of ``admin`` that a merge reads; the names that mongorestore has."""
+"""Temporary collections of ``admin`` that a merge reads, with mongorestore's names."""
 
 _OF_ALL: Final = frozenset({"admin", "$external"})
 """Databases that have users of all databases."""
@@ -30,11 +30,11 @@ class AccountChanges:
     """The writes that give the target the users, or the roles, of the source.
 
     Attributes:
-        new: documents that the target has to get.
-        changed: documents that the target has in another state.
-        drops: users or roles that the source has no longer.
-        carried: the ``_id`` values of everything that the target has from the source afterwards.
-        kept: those that the target had before, which stay as they are.
+        new: documents that the target lacks.
+        changed: documents that differ at the target.
+        drops: users or roles that the source no longer has.
+        carried: the ``_id`` values of everything that the target then has from the source.
+        kept: the ``_id`` values of users or roles that the target had before, which stay unchanged.
     """
 
     new: Sequence[Mapping[str, Any]]
@@ -48,9 +48,7 @@ def changes(source: Accounts, target: Accounts, carried: Iterable[str], chosen: 
     """Compare the users or roles of both ends. Pure.
 
     Args:
-        source: of the source.
-        target: of the target.
-        carried: the ``_id`` values of what earlier comparisons have written.
+        carried: the ``_id`` values written by earlier comparisons.
         chosen: the databases that are replicated; users of ``admin`` and ``$external`` always are.
     """
     before = frozenset(carried)
@@ -67,11 +65,11 @@ def changes(source: Accounts, target: Accounts, carried: Iterable[str], chosen: 
 
 
 class Users:
-    """Carries users and roles.
+    """Replicates users and roles.
 
     Attributes:
-        carried: the ``_id`` values of what the target has from the source, by kind.
-        kept: what the target had before, by kind.
+        carried: the ``_id`` values of accounts that the target has from the source, by kind.
+        kept: the ``_id`` values of accounts that the target had before, by kind.
     """
 
     def __init__(self, source: End, target: End, chosen: Filter, carried: Mapping[str, Iterable[str]]) -> None:
@@ -80,7 +78,7 @@ class Users:
         self._source, self._target, self._chosen = source, target, chosen
 
     async def compared(self) -> dict[str, AccountChanges]:
-        """The differences of both ends, by kind."""
+        """Return the differences of both ends, by kind."""
         found = {}
         for kind in TEMPORARY:
             ours, theirs = [await repeated(lambda end=end, kind=kind: _read(end, kind)) for end in self._ends]  # type: ignore[misc]
@@ -92,7 +90,9 @@ class Users:
         """Give the target the users and roles of the source.
 
         Args:
-            save: keeps what is carried; called before it is, so that an interruption is repeated.
+            save: saves the ``_id`` values of the carried accounts. It is called before the writes, so that they are
+                repeated
+                after an interruption.
         """
         found = await self.compared()
         carried = {kind: each.carried for kind, each in found.items()}
@@ -100,7 +100,7 @@ class Users:
             await save({kind: sorted(each) for kind, each in carried.items()})
         self.carried = carried
         for each in found["users"].changed:
-            # A merge changes no user that exists, and no other command takes credentials.
+            # A merge changes no existing user, and no other command takes credentials.
             await self._run(each["db"], {"dropUser": each["user"]})
         for each in found["roles"].changed:
             fields = ("privileges", "roles", "authenticationRestrictions")
@@ -143,7 +143,7 @@ class Users:
 
 
 def _plain(account: Mapping[str, Any]) -> dict[str, Any]:
-    """A user without the id that each deployment gives it."""
+    """Return a user without the id that each deployment gives it."""
     return {name: value for name, value in account.items() if name != "userId"}
 
 

@@ -1,8 +1,8 @@
 """Verification that runs as long as a replication follows its source.
 
-Rounds compare all documents, slowly once the first is complete. Documents that were written since are compared again
+Rounds compare all documents, slowly once the first is complete. Documents written in the meantime are compared again
 between two pieces. So every document is compared after its last change, and a commit has to compare only the documents
-of the last seconds. Place and findings are at the target, so another process continues the round.
+of the last seconds. Position and findings are stored at the target, so another process continues the round.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from shardwright.wire.logger import get_logger
 TICK_SECONDS: Final = 1.0
 ROUND_PAUSE_SECONDS: Final = 10.0
 REST: Final = 9
-"""After a piece, the verifier rests this many times as long as the piece has taken, once a round is complete."""
+"""Length of the rest after a piece, as a multiple of its duration, once a round is complete."""
 
 _log = get_logger("sync.verifier")
 
@@ -37,8 +37,6 @@ class Verifier:
 
     Attributes:
         report: the findings of the last comparison of each collection.
-        round: the round in progress.
-        rounds: how many are complete.
         is_covered: whether every document was compared after its last change, except for changes of the last seconds.
     """
 
@@ -81,7 +79,7 @@ class Verifier:
             await self._rest(0.0 if self._hurries else min(rests_until - monotonic(), TICK_SECONDS))
 
     async def complete(self) -> Report:
-        """Wait until every document was compared, without rests; returns the findings."""
+        """Wait until every document was compared, without rests; return the findings."""
         self._hurries += 1
         self._wakes.set()
         try:
@@ -93,19 +91,16 @@ class Verifier:
             self._hurries -= 1
 
     async def again(self) -> Report:
-        """Compare everything again; returns the findings."""
+        """Compare everything again; return the findings."""
         async with self._lock:
             self.round, self.is_covered = Round(), False
         return await self.complete()
 
     async def recheck(self, moments: Moments | None = None) -> Report:
-        """Compare what differed, and what was written in the last seconds.
+        """Compare the differing documents again, and the writes of the last seconds.
 
         Args:
-            moments: of both ends, if it is known that they are equal: nothing writes any more.
-
-        Raises:
-            NoMomentError: there was no moment at which both ends could be read.
+            moments: of both ends, if they are known to be equal because there are no more writes.
         """
         async with self._lock:
             at = moments or self.moment
@@ -120,9 +115,9 @@ class Verifier:
         return self.report
 
     async def moment(self) -> Moment:
-        """A moment at which the target was a state of the source; waits for the first.
+        """Return a moment at which the target equalled a state of the source; wait for the first one.
 
-        If the target is still that state, the moment is now, so that it shows what others have written there.
+        If the target still equals that state, the moment is now, so that it shows writes by others at the target.
         """
         await self._follower.wait_consistent()
         async with self._writer.lock:
@@ -130,11 +125,7 @@ class Verifier:
             return await self._follower.wait_consistent()
 
     def progress(self, lag_seconds: int) -> dict[str, Any]:
-        """The progress, with mongosync's names.
-
-        Args:
-            lag_seconds: of the target.
-        """
+        """Return the progress, with mongosync's names."""
         compared, kinds = self.round.report.collections, self._catalog.kinds()
         is_over = self.is_covered and not compared
         shown = self.report.collections if is_over else compared
@@ -173,7 +164,7 @@ class Verifier:
             return
 
     async def _passed(self, *, is_complete: bool) -> None:
-        """A piece was compared."""
+        """Account for a compared piece."""
         for namespace in self.round.done:
             if namespace in self.round.report.collections:
                 self.report.collections[namespace] = self.round.report.collections[namespace]
@@ -192,7 +183,7 @@ class Verifier:
                 self._completed.notify_all()
 
     async def _compare_touched(self, moments: Moments) -> None:
-        """Compare the documents that were written since the last time."""
+        """Compare the documents written since the last call."""
         if self._writer.touched.is_full:
             self.is_covered = False
         token, until = self._follower.token, self._writer.touched_until
@@ -249,7 +240,7 @@ class Verifier:
 
 
 def at(source: Timestamp, target: Timestamp) -> Moments:
-    """The same moment, whenever it is called."""
+    """Return a function that always returns the same moment."""
 
     async def moments() -> Moment:
         return source, target
@@ -258,7 +249,7 @@ def at(source: Timestamp, target: Timestamp) -> Moments:
 
 
 def summary(progress: Mapping[str, Any]) -> str:
-    """The progress of verification in a few words, for people."""
+    """Summarize the progress of verification for people."""
     if not progress.get("complete"):
         return "comparing"
     return "equal" if progress.get("equal") else f"{progress.get('mismatches')} differences"

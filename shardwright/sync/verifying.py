@@ -1,4 +1,7 @@
-"""Rounds of verification, and ``sync verify``, which runs one round between any two deployments."""
+"""Rounds of verification, and ``sync verify``, which runs one round between any two deployments.
+
+Comparisons raise `comparing.NoMomentError` if there is no moment at which both ends can be read.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,23 +28,16 @@ SHAPE_RECHECKS: Final = 3
 SHAPE_PAUSE_SECONDS: Final = 3.0
 
 Shape = Callable[[str], Awaitable[list[str]]]
-"""Returns the differences of a collection that are not in its documents."""
+"""Returns the differences of a collection outside its documents."""
 
 
 async def advance(
     current: Round, ends: tuple[End, End], namespaces: Mapping[str, str], shape: Shape, moments: Moments
 ) -> bool:
-    """Compare the next piece of a round; returns False if the round is complete.
+    """Compare the next piece of a round; return False if the round is complete.
 
     Args:
-        current: the round.
-        ends: source and target.
         namespaces: the kinds of all collections by namespace; views have no documents.
-        shape: see `Shape`.
-        moments: see `comparing.Moments`.
-
-    Raises:
-        NoMomentError: there was no moment at which both ends could be read.
     """
     namespace = current.next(sorted(namespaces))
     if namespace is None:
@@ -61,7 +57,7 @@ async def advance(
 
 
 async def lasting_problems(namespace: str, shape: Shape) -> list[str]:
-    """The differences of a collection that are still there after some time, in which DDL may be followed."""
+    """Return the differences of a collection that persist for some time, in which DDL may be applied."""
     found = await shape(namespace)
     for _ in range(SHAPE_RECHECKS):
         if not found:
@@ -72,20 +68,13 @@ async def lasting_problems(namespace: str, shape: Shape) -> list[str]:
 
 
 class Alone:
-    """One round between two deployments, that no replication has to connect.
-
-    Attributes:
-        round: its place and findings.
-    """
+    """One round between two deployments, which need not belong to a replication."""
 
     def __init__(self, replication: Replication, source: End, target: End, place_file: Path | None) -> None:
         """Prepare the round.
 
         Args:
-            replication: names the ends, the filter and the shard keys.
-            source: one end.
-            target: the other.
-            place_file: has the place of a round that was interrupted; None if it is not to be kept.
+            place_file: stores the position for the case of an interruption; None to store nothing.
         """
         self.round = Round()
         self._replication, self._ends, self._file = replication, (source, target), place_file
@@ -93,11 +82,7 @@ class Alone:
         self._is_followed = False
 
     async def run(self) -> Report:
-        """Compare everything.
-
-        Raises:
-            NoMomentError: there was no moment at which both ends could be read.
-        """
+        """Compare everything."""
         if self._file is not None and self._file.exists():
             self.round = Round.restored(loads(self._file.read_text(encoding="utf-8")))
         source, target = self._ends
@@ -117,7 +102,7 @@ class Alone:
         return self.round.report
 
     def progress(self) -> dict[str, Any]:
-        """The progress, for users."""
+        """Return the progress, for users."""
         compared = sum(each.documents for each in self.round.report.collections.values())
         return {
             "phase": "verification",
@@ -164,7 +149,7 @@ class Alone:
         return shape
 
     async def _moment(self) -> Moment:
-        """The last moment that a running replication has published, or now."""
+        """Return the last moment that a running replication has published, or now."""
         source, target = self._ends
         direction = [place(self._replication.source), place(self._replication.target)]
         running = {"until": {"$gt": datetime.now(UTC)}, "progress.lastConsistentTime": {"$ne": None}}
@@ -179,5 +164,5 @@ class Alone:
 
 
 def ids_of(report: Report) -> Sequence[tuple[str, Sequence[Any]]]:
-    """The documents of a report that differ, by namespace."""
+    """Return the documents of a report that differ, by namespace."""
     return [(namespace, sorted(each.ids)) for namespace, each in report.collections.items() if each.ids]

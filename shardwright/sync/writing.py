@@ -1,4 +1,4 @@
-"""Turning changes and documents of the source into writes at the target."""
+"""Writes at the target, made from changes and documents of the source."""
 
 import asyncio
 from collections import Counter
@@ -22,20 +22,18 @@ from shardwright.sync.store import SYNC, DocumentWrites, Refusal, Store, Write
 from shardwright.wire import rawbson
 
 AT_ONCE: Final = 100
-"""Documents that are read again at a time: they may have 16 MB each."""
+"""Number of documents read again at a time; each may have 16 MB."""
 
 
 class Writer:
     """All writes of documents at the target.
 
     Attributes:
-        pieces: that are being copied.
-        lock: held while changes are applied, and while the copy repeats documents that have changed.
-        read_until: the latest time of a read of the source; before changes are applied up to it, the target may have
-            documents that are newer than others.
-        collections: as they are at the target, by namespace.
-        counters: what was done, see `checkpoint.COUNTERS`.
-        touched: the documents that were written, for the verification.
+        lock: held while changes are applied, and while the copy repeats changed documents.
+        read_until: the latest time of a read of the source. Before changes are applied up to it, some documents of the
+            target may be newer than others.
+        collections: in their form at the target, by namespace.
+        touched: the written documents, for the verification.
         touched_until: the time of the source that the target has reached when all of these are written.
     """
 
@@ -54,16 +52,16 @@ class Writer:
         self._source, self._target, self._store = source, target, store
 
     def note_read(self, time: Timestamp | None) -> None:
-        """The source was read at this time."""
+        """Record the time of a read of the source."""
         if time is not None and time > self.read_until:
             self.read_until = time
 
     def bypasses(self, namespace: str) -> bool:
-        """Whether the collection has the validator of the source, which its documents have passed, or preceded."""
+        """Whether the collection has the source's validator, which its documents have passed or preceded."""
         return namespace not in self.merged
 
     def inserts(self, namespace: str, documents: Sequence[RawBSONDocument]) -> list[DocumentWrites]:
-        """Documents that the target does not have, together: one by one they cost 30 % more processor time."""
+        """Return inserts for new documents, together: one by one they cost 30 % more processor time."""
         writes = [InsertOne(each) for each in documents]
         return [DocumentWrites(namespace, id_of(bytes(documents[0].raw)), writes, True)] if documents else []
 
@@ -82,7 +80,7 @@ class Writer:
         documents: list[DocumentWrites] = []
         parts = Counter((each.namespace, each.id) for each in folded)
         for each in folded:
-            # A document whose shard key has changed is deleted with the old one and inserted with the new one.
+            # A changed shard key is a deletion with the old key and an insert with the new one.
             is_alone = parts[each.namespace, each.id] == 1
             is_reread = any(isinstance(operation, Reread) for operation in each.operations)
             if is_reread or self._moves(each, is_alone=is_alone):
@@ -94,7 +92,7 @@ class Writer:
         if not again:
             time, refused = await self._write(position, documents)
         else:
-            # The position follows when all documents of the batch are there.
+            # The position follows when all documents of the batch are written.
             time, refused = await self._write({}, documents)
         for failed in refused:
             again.setdefault(failed.namespace, set()).add(failed.id)
@@ -108,10 +106,10 @@ class Writer:
         return time
 
     async def reconcile(self, namespace: str, ids: Iterable[Value]) -> list[Refusal]:
-        """Give the target the documents that the source has now; the caller holds the lock.
+        """Give the target the present documents of the source; the caller holds the lock.
 
         Returns:
-            What was refused, which is remembered as a failure.
+            The refusals, which are recorded as failures.
         """
         every = list(ids)
         self.touched.note(namespace, every)
@@ -129,7 +127,7 @@ class Writer:
         return refused
 
     async def retry_failures(self) -> int:
-        """Try again what was refused; returns how many documents still are. The caller holds the lock."""
+        """Retry refused documents, and return the number of those still refused; the caller holds the lock."""
         left = 0
         for each in await self._store.failures():
             stored = bytes(each["_id"]["id"])
@@ -178,10 +176,9 @@ class Writer:
         return DocumentWrites(namespace, key, writes, may_commute(self.collections.get(namespace)))
 
     def _moves(self, folded: Folded, *, is_alone: bool) -> bool:
-        """Whether the document may get another shard key at the target, which its changes do not say in full.
+        """Whether the document may get another shard key at the target that its changes do not fully describe.
 
         Args:
-            folded: the changes of a document.
             is_alone: whether no other changes of the batch have the same ``_id``.
         """
         key = self._key(folded.namespace)
@@ -207,8 +204,8 @@ class Writer:
                     if same:
                         writes.append(ReplaceOne(key_filter(new, self._key(folded.namespace)), new, upsert=True))
                     else:
-                        # The source is not read for it: with reads later than all changes that are applied, the target
-                        # would never be a state of a source that is written all the time.
+                        # The source is not read for this. Reads would be later than all applied changes, so the target
+                        # of a constantly written source would never equal a state of it.
                         writes += self._as_the_source(folded.namespace, folded.id, [new]).writes
                 case Remove():
                     writes.append(DeleteOne(selected) if same else DeleteMany(selected))
@@ -218,7 +215,7 @@ class Writer:
         return writes
 
     async def _unlike(self, folded: Sequence[Folded]) -> dict[str, set[Value]]:
-        """The documents in which a field that was changed inside another one does not exist, with their collections."""
+        """Find documents that lack the parent of a changed field, by collection."""
         asked: dict[str, list[Mapping[str, Any]]] = {}
         for each in folded:
             deltas: list[Delta] = [operation.delta for operation in each.operations if isinstance(operation, Patch)]
@@ -240,7 +237,7 @@ class Writer:
 def may_commute(known: Collection | None) -> bool:
     """Whether documents of a collection may be written in any order.
 
-    A unique index may need a document to give up a value before another takes it.
+    A unique index may need one document to free a value before another uses it.
     """
     return known is not None and not known.is_unique and not any(each.get("unique") for each in known.indexes)
 
