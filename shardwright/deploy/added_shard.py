@@ -27,8 +27,7 @@ def add_shard(layout: Layout, state: ClusterState, members: int, steps: Steps, d
     """Start a replica set with its daemons, add it to the cluster, and return the name of the shard.
 
     The state file lists the shard from the beginning. After an interruption at any point, the next attempt,
-    `remove_shard`
-    or ``up`` can continue.
+    `remove_shard` or ``up`` can continue.
 
     Raises:
         DeployError: the shard cannot be started, or the cluster refuses it. Its processes are then stopped and its data

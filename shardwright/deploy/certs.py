@@ -1,8 +1,7 @@
 """The command `shardwright certs`: certificates for the hosts and users of a cluster on several machines.
 
 The authority is a directory with the files of `TlsFiles`, which only its owner may read. A host or user can keep its
-key
-on its own machine: the request is made there, and only the request travels.
+key on its own machine: the request is made there, and only the request travels.
 """
 
 import argparse

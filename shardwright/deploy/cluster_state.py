@@ -33,8 +33,7 @@ class ClusterState:
         daemon_options: additional options for the daemons.
         has_access_control: whether processes and clients have to log in.
         added: every shard that was ever added to the cluster. One that the catalog no longer has was removed, and must
-            not
-            be added again.
+            not be added again.
         cluster_auth_mode: how the processes authenticate to each other (`deploy.modes`), with access control.
     """
 

@@ -1,8 +1,7 @@
 """Additional options for a cluster's daemons, such as limits and timeouts: ``--router-option NAME=VALUE``.
 
 The launcher has a list of the daemon options that it sets itself, and refuses those here. Any other option is checked
-by
-the daemon's own command line parser, before anything is started or saved.
+by the daemon's own command line parser, before anything is started or saved.
 """
 
 import subprocess

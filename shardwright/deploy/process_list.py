@@ -26,10 +26,8 @@ def processes_with_states(
     """Return a document per process for `shardwright ps`.
 
     Its fields are ``name``, ``role``, ``pid``, ``state``, ``version``, ``uptimeSeconds`` and ``memoryBytes``. The state
-    of a
-    mongod is its member state. The state of a daemon is ``ready`` or the reason why it is not. Unknown values are None.
-    A
-    router's memory includes its workers.
+    of a mongod is its member state. The state of a daemon is ``ready`` or the reason why it is not. Unknown values are
+    None. A router's memory includes its workers.
 
     Args:
         running: the pids of processes, None for processes that do not run.

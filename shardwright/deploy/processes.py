@@ -53,8 +53,7 @@ class ProcessIdentity:
         """Wait until all threads of the process have ended; return False if it still runs after ``timeout`` seconds.
 
         A process whose first thread has ended looks like a zombie while other threads still hold its files and ports.
-        Its
-        pidfd becomes readable only when all threads have ended.
+        Its pidfd becomes readable only when all threads have ended.
         """
         try:
             descriptor = os.pidfd_open(self.pid)

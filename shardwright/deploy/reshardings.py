@@ -25,9 +25,8 @@ def reshardings_under_way(
     """Return each recipient's progress, in the order of the daemons.
 
     The fields are ``process``, ``ns``, ``key``, ``state``, ``seconds``, ``remainingSeconds`` (-1 if unknown),
-    ``documents``
-    and ``bytes`` (estimated totals to receive), ``documentsCopied``, ``bytesCopied``, ``changesFetched`` and
-    ``changesApplied``.
+    ``documents`` and ``bytes`` (estimated totals to receive), ``documentsCopied``, ``bytesCopied``, ``changesFetched``
+    and ``changesApplied``.
     """
     daemons = list(daemons)
     with ThreadPoolExecutor(max_workers=len(daemons) or 1) as asking:

@@ -67,8 +67,7 @@ def start_processes(
 
     A daemon takes a second of processor time to import its modules. So all daemons are started as soon as the mongods
     listen, and import while the sets elect their primaries. With access control the routers start after the config
-    daemons:
-    a router that finds none retries its lookup of users only after ten seconds.
+    daemons: a router that finds none retries its lookup of users only after ten seconds.
 
     Args:
         topology: the processes to start, perhaps a part of the cluster.

@@ -65,8 +65,7 @@ class Batch:
         token: the resume token after them.
         time: the cluster time of the source after the batch.
         is_whole: whether the batch has all changes of the source up to this time, so that the target then equals a
-            state
-            of the source.
+            state of the source.
     """
 
     changes: tuple[Change, ...]

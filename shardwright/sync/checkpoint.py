@@ -151,8 +151,7 @@ class Agreement:
     Attributes:
         last: the newest cluster time of the source at which both ends agree; None if there is no known agreement.
         is_exact: whether the target's own position is valid, which is newer than its last recorded checkpoint. If not,
-            one
-            end may have changes that the other never had, so the documents are compared as well.
+            one end may have changes that the other never had, so the documents are compared as well.
     """
 
     last: Timestamp | None

@@ -304,8 +304,7 @@ class Copier:
         """Wait until the changes that gave the collection another UUID are applied.
 
         If it was dropped or renamed, the range is then dropped or renamed as well. Otherwise it was resharded, and the
-        new
-        collection has the same documents.
+        new collection has the same documents.
         """
         seen = await self._source.advance()
         _log.info("A collection has changed while it is copied", namespace=chosen["ns"])

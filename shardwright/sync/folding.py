@@ -131,8 +131,7 @@ def updates(delta: Delta) -> Sequence[Mapping[str, Any]]:
     """Return the update documents that apply a delta, one after the other.
 
     ``$set`` adds new fields in the order of their names, but the source may have added them in any order. So fields are
-    set
-    in several steps where the orders would differ.
+    set in several steps where the orders would differ.
     """
     steps: list[dict[str, Any]] = []
     if delta.truncations:

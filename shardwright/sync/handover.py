@@ -33,8 +33,7 @@ async def acquire_blocked(store: Store, target: End) -> None:
     """Acquire the lease at a target whose users' writes a commit may have blocked.
 
     The block may apply to this process as well, because its user cannot bypass it or access control is off. Then the
-    block
-    is lifted.
+    block is lifted.
 
     Raises:
         LeaseHeldError: another process runs this direction.

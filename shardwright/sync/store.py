@@ -65,8 +65,7 @@ class DocumentWrites:
     Attributes:
         id: its ``_id``; of the first document if there are several.
         commutes: whether the order relative to writes of other documents does not matter. A router sends such writes to
-            all
-            shards at once. Otherwise it waits for one shard whenever the next write is for another.
+            all shards at once. Otherwise it waits for one shard whenever the next write is for another.
     """
 
     namespace: str

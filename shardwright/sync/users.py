@@ -91,8 +91,7 @@ class Users:
 
         Args:
             save: saves the ``_id`` values of the carried accounts. It is called before the writes, so that they are
-                repeated
-                after an interruption.
+                repeated after an interruption.
         """
         found = await self.compared()
         carried = {kind: each.carried for kind, each in found.items()}
