@@ -3,8 +3,11 @@
 It imports no daemon; `daemon` gives it options and logs, `sharding` the order of shard keys, `wire` its logger.
 
 hypercorn runs on asyncio, not on trio, because pymongo's asynchronous client works with asyncio alone. That client
-already does all that a console needs: it logs in by SCRAM and again on each new connection, chooses another router when
-one dies, and reads cursors and TLS options of connection strings. Our own client on trio would repeat all of it.
+already does everything a console needs: it logs in by SCRAM and again on each new connection, chooses another router
+when one dies, and supports cursors and the TLS options of connection strings. Our own client on trio would repeat all
+of it.
+
+Functions that read the cluster raise `reader.Refused`, which the application turns into an error page or reply.
 
 ::
 
@@ -12,6 +15,6 @@ one dies, and reads cursors and TLS options of connection strings. Our own clien
     overview, collections, operations, balancer,    views: plain data for pages and for the API
       security, explaining, actions
     drawing, rendering                              data to SVG and HTML
-    sessions ▶ reader                               users, and what they may read
+    sessions ▶ reader                               users, and their reads
     sampler ▶ scrapes                               rates and latencies from metrics
 """

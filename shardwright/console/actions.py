@@ -1,4 +1,4 @@
-"""What users can do from the console: each action names its effect, the command it equals, and the right it needs."""
+"""The actions of the console: each has its effect in words, its command, and the privilege that it needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,7 @@ _log = get_logger("console.audit")
 
 
 class ActionFault(ValueError):
-    """An argument is missing or not valid, or the user may not do this.
-
-    Attributes:
-        is_of_rights: whether the user may not do this.
-    """
+    """An argument is missing or not valid, or the user may not perform the action."""
 
     def __init__(self, text: str, *, is_of_rights: bool = False) -> None:
         super().__init__(text)
@@ -33,17 +29,15 @@ class ActionFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that users can do.
+    """An action of the console.
 
     Attributes:
-        name: in addresses.
         title: on the button.
-        effect: what will happen, a sentence.
-        command: the command for the database ``admin``.
-        needs: whether a user may do it.
+        effect: describes the effect in a sentence.
+        command: returns the command for the database ``admin``.
+        needs: returns whether a user may perform the action.
         is_dangerous: whether clients notice it.
-        leads_to: the page that shows the result.
-        arguments: names of its arguments.
+        leads_to: returns the page that shows the result.
     """
 
     name: str
@@ -56,7 +50,7 @@ class Action:
     is_dangerous: bool = False
 
     def shell(self, arguments: Arguments) -> str:
-        """The line of mongosh that this equals."""
+        """Return the equivalent line of mongosh."""
         return f"db.adminCommand({shell_text(self.command(arguments))})"
 
     def check(self, arguments: Arguments) -> None:
@@ -163,11 +157,10 @@ ACTIONS: Final = {
 
 
 async def perform(session: Session, action: Action, arguments: Arguments, remote: str) -> None:
-    """Do it with the user's own connection, and record it in the log.
+    """Perform an action on the user's own connection, and record it in the log.
 
     Raises:
-        ActionFault: an argument is not valid, or the user may not do this.
-        Refused: the cluster refused, or did not answer.
+        ActionFault: an argument is not valid, or the user may not perform the action.
     """
     action.check(arguments)
     audit = _log.bind(

@@ -18,11 +18,10 @@ class Endpoint:
 
     Attributes:
         path: below ``/api/``.
-        summary: one sentence.
         answer: makes the reply.
         returns: the fields of the reply, described.
-        parameters: of the query or the form, described; a name that ends in ``?`` may be left out.
-        method: GET, or POST for what needs the CSRF token.
+        parameters: of the query or the form, described; a name that ends in ``?`` is optional.
+        method: GET, or POST for requests that need the CSRF token.
     """
 
     path: str
@@ -60,7 +59,7 @@ async def _chunk_map(call: Call) -> dict[str, Any]:
 
 
 async def chunks(call: Call) -> dict[str, Any]:
-    """The chunks of a collection between two bounds, or in one band of its map."""
+    """Return the chunks of a collection between two bounds, or in one band of its map."""
     return await collections.chunk_list(
         call.session.reader,
         call.required("ns"),
@@ -76,7 +75,7 @@ async def _changes(call: Call) -> dict[str, Any]:
 
 
 async def heat(given: Mapping[str, str], call: Call) -> dict[str, Any]:
-    """The heat map of a collection, by the parameters ns, measure and window.
+    """Return the heat map of a collection, by the parameters ns, measure and window.
 
     Raises:
         BadParameter: one is not valid.
@@ -387,7 +386,7 @@ ENDPOINTS: Final = (
 
 
 def open_api(version: str) -> dict[str, Any]:
-    """The OpenAPI document of all endpoints."""
+    """Return the OpenAPI document of all endpoints."""
     return {
         "openapi": "3.1.0",
         "info": {

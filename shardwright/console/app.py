@@ -48,11 +48,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Fault(Exception):
-    """A request that is answered with an error.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A request that is answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -60,11 +56,7 @@ class Fault(Exception):
 
 
 class Console:
-    """The application and what it shares between requests.
-
-    Args:
-        settings: of the console.
-    """
+    """The application, with the state that its requests share."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -73,7 +65,7 @@ class Console:
         self._renderer = Renderer(settings)
 
     def routes(self) -> list[BaseRoute]:
-        """All addresses."""
+        """Return the routes of all addresses."""
         return [
             Route("/log-in", self._log_in, methods=["GET", "POST"]),
             Route("/log-out", self._log_out, methods=["POST"]),
@@ -85,7 +77,7 @@ class Console:
         ]
 
     def application(self) -> ASGIApp:
-        """What the web server runs."""
+        """Return the application for the web server."""
         handlers: Any = {404: self._not_found, Exception: self._failed}
         app = Starlette(routes=self.routes(), lifespan=self._lifespan, exception_handlers=handlers)
         return _with_headers(app)
@@ -102,11 +94,10 @@ class Console:
             await self._sessions.close()
 
     async def _session(self, request: Request) -> Session:
-        """The session of a request; a new one if the cluster has no access control.
+        """Return the session of a request; a new one if the cluster has no access control.
 
         Raises:
             Fault: the user has to log in, or the console may not be used in this way.
-            Refused: no router answers.
         """
         session = self._sessions.found(request.cookies.get(COOKIE))
         if session is not None and not session.is_open:
@@ -119,7 +110,7 @@ class Console:
         return session or await self._sessions.start_open()
 
     def _check_open_access(self, request: Request) -> None:
-        """Without access control only this machine may use the console, and no page of another site through it."""
+        """Without access control, allow only this machine, and no page of another site through its browser."""
         if not self._settings.is_on_loopback:
             raise Fault(
                 403,
@@ -226,7 +217,7 @@ class Console:
         )
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        """A bug: it is in the log, and other requests continue."""
+        """Answer after a bug: it is logged, and other requests continue."""
         _log.exception("Could not answer a request", raised=error, path=request.url.path)
         text = "this is a bug of the console: its log has the details"
         if request.url.path.startswith("/api/"):
@@ -270,7 +261,7 @@ def _json(document: Any, status: int = 200) -> Response:  # noqa: ANN401 - any d
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, or of a document in JSON.
+    """Read the fields of a form, or of a JSON document.
 
     Raises:
         Fault: the body is too long or not valid.
@@ -296,7 +287,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _own_path(path: str) -> str:
-    """A path of this console, whatever a link has asked for."""
+    """Return a path of this console, whatever address a link contains."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 
@@ -305,7 +296,7 @@ def _remote(request: Request) -> str:
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:
-    """Add the headers of security to each response."""
+    """Add the security headers to each response."""
     fixed = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The view of the balancer: its switch and window, its next round with reasons, and data that moves now."""
+"""The view of the balancer: its switch and window, its next round with reasons, and moves in progress."""
 
 import asyncio
 from typing import Any, Final
@@ -12,11 +12,7 @@ _ACTIONS_MAX: Final = 50
 
 
 async def balancer(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
-    """State, window, the decisions of the next round, moves and reshardings in progress, and history.
-
-    Raises:
-        Refused: no router answers.
-    """
+    """Return state, window, the decisions of the next round, moves and reshardings in progress, and history."""
     return await reader.kept("balancer", _SECONDS, lambda: _read(reader, sampler, settings))
 
 
@@ -90,7 +86,7 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
 
 
 def _range_of(details: Document) -> Document:
-    """The range that an event is about; of a split the chunk before it."""
+    """Return the range of an event; for a split, the chunk before it."""
     return details if "min" in details else details.get("before") or details.get("merged") or {}
 
 
@@ -115,7 +111,7 @@ def _migration(document: Document) -> dict[str, Any]:
 
 
 def _transfers(sampler: Sampler, settings: Settings) -> list[dict[str, Any]]:
-    """Moves as their donors report them in their metrics."""
+    """Return the moves that donors report in their metrics."""
     found = []
     for target in settings.targets:
         values = sampler.values(target.process)

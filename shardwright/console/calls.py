@@ -1,4 +1,4 @@
-"""One request of a user who is logged in, with its parameters."""
+"""One request of a logged-in user, with its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,10 @@ from shardwright.console.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a user who is logged in.
+    """One request of a logged-in user. Its methods raise `BadParameter` for missing or malformed parameters.
 
     Attributes:
-        session: of the user.
         given: the parameters of the query, or the fields of the form.
-        sampler: the cluster's metrics.
-        settings: of the console.
-        remote: address of the browser.
     """
 
     session: Session
@@ -30,22 +26,14 @@ class Call:
     remote: str = ""
 
     def required(self, name: str) -> str:
-        """A parameter that has to be there.
-
-        Raises:
-            BadParameter: it is missing.
-        """
+        """Return a required parameter."""
         value = self.given.get(name, "")
         if not value:
             raise BadParameter(f"the parameter {name} is missing")
         return value
 
     def number(self, name: str) -> int | None:
-        """A parameter that is a number; None without it.
-
-        Raises:
-            BadParameter: it is not a number.
-        """
+        """Return a numeric parameter; None if it is missing."""
         text = self.given.get(name, "")
         if not text:
             return None
@@ -54,11 +42,7 @@ class Call:
         return int(text)
 
     def bound(self, name: str) -> dict[str, Any] | None:
-        """A parameter that is a bound of a chunk in Extended JSON; None without it.
-
-        Raises:
-            BadParameter: it is not a document.
-        """
+        """Return a parameter with a chunk bound in Extended JSON; None if it is missing."""
         text = self.given.get(name, "")
         if not text:
             return None

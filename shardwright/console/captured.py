@@ -1,7 +1,7 @@
 """Captured operations, one in each line of a text. Without I/O.
 
-Lines may be commands in Extended JSON, text as in mongosh, a mongod's log lines of slow operations, or a router's. The
-lines of routers have no values, but the shape of the operation and the shards that it contacted.
+A line may be a command in Extended JSON, text as in mongosh, or a slow operation in the log of a mongod or router. A
+router's line has no values, only the shape of the operation and the contacted shards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,9 @@ class Captured:
 
     Attributes:
         line: number of its line, from 1.
-        db: the database.
         command: the command; empty if only the shape is known.
-        collection: the collection.
         shape: the command without values; None if the command is known.
-        shards: the shards that it contacted, if the line has them.
+        shards: the contacted shards, if the line has them.
     """
 
     line: int
@@ -41,15 +39,13 @@ class Captured:
 
 
 class Unusable(ValueError):
-    """A line that has no operation, with the reason."""
+    """The line has no operation; the message is the reason."""
 
 
 def captured(text: str, line: int, default_db: str) -> Captured:
-    """Read the operation of one line.
+    """Parse the operation of one line.
 
     Args:
-        text: the line.
-        line: its number.
         default_db: the database of a command that names none.
 
     Raises:
@@ -101,7 +97,7 @@ def _of_log(attributes: Mapping[str, Any], line: int) -> Captured:
 
 
 def _whole(command: dict[str, Any], kind: str, namespace: str) -> dict[str, Any]:
-    """A command; servers log single statements of updates and deletes in place of commands."""
+    """Return a whole command; for updates and deletes servers log single statements instead."""
     named = _OF_TYPE.get(kind)
     if named is None or "q" not in command:
         return command

@@ -1,7 +1,7 @@
-"""The chunks of a collection as at most a thousand bands, added up on the config servers.
+"""The chunks of a collection as at most 600 bands, aggregated on the config servers.
 
-No request scans ``config.chunks``. The newest version of a collection's chunks is one look-up in an index; counts and
-bands are read again only if it has changed, and then for at most one percent of the time.
+The newest version of a collection's chunks is one index look-up. Counts and bands are read again only if it has
+changed, and then for at most one percent of the time. No other request scans ``config.chunks``.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from shardwright.sharding.key_order import encode_key
 from shardwright.wire.rawbson import encode_document
 
 BANDS_MAX: Final = 600
-"""Bands of a map: a pixel or two each."""
+"""Maximum number of bands of a map, a pixel or two each."""
 
 LISTED_MAX: Final = 100
 _VERSION_SECONDS: Final = 3.0
 
 
 async def newest_version(reader: Reader, uuid: object) -> object:
-    """The highest version among the chunks of a collection; None without any."""
+    """Return the highest version among the chunks of a collection; None without any."""
 
     async def read() -> object:
         found = await reader.find(
@@ -31,7 +31,7 @@ async def newest_version(reader: Reader, uuid: object) -> object:
 
 
 async def chunk_counts(reader: Reader, uuid: object) -> dict[str, dict[str, int]]:
-    """Number of chunks and of jumbo chunks by shard: ``{shard: {chunks, jumbo}}``."""
+    """Count chunks and jumbo chunks by shard: ``{shard: {chunks, jumbo}}``."""
 
     async def read() -> dict[str, dict[str, int]]:
         rows = await reader.aggregate(
@@ -58,7 +58,7 @@ def _id(row: Document) -> str:
 
 
 async def bands(reader: Reader, uuid: object, shards: Sequence[str]) -> list[Document]:
-    """Neighbouring chunks in the order of their shard key, at most `BANDS_MAX` groups of them.
+    """Return neighbouring chunks in the order of their shard key, in at most `BANDS_MAX` groups.
 
     Each has ``min``, ``max``, ``chunks``, ``jumbo``, ``shards`` (chunks by shard) and ``movedAt`` (time of the last
     move, in seconds).
@@ -101,7 +101,7 @@ async def bands(reader: Reader, uuid: object, shards: Sequence[str]) -> list[Doc
 async def chunks_between(
     reader: Reader, uuid: object, low: Document | None, high: Document | None
 ) -> tuple[list[Document], bool]:
-    """The first chunks that begin from ``low`` up to ``high``, and whether there are more.
+    """Return the first chunks that begin from ``low`` up to ``high``, and whether there are more.
 
     A bound that is None is the end of all keys.
     """
@@ -115,11 +115,11 @@ async def chunks_between(
 
 
 async def chunk_of(reader: Reader, uuid: object, key: Document) -> Document | None:
-    """The chunk that contains a shard key."""
+    """Return the chunk that contains a shard key."""
     found = await reader.find("config", "chunks", {"uuid": uuid, "min": {"$lte": key}}, sort=[("min", -1)], limit=1)
     return found[0] if found else None
 
 
 def key_bytes(bound: Document) -> bytes:
-    """A bound in the order of shard keys."""
+    """Encode a bound so that bytes compare in the order of shard keys."""
     return encode_key(encode_document(bound))

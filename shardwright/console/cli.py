@@ -17,7 +17,7 @@ SCHEMES: Final = ("mongodb://", "mongodb+srv://")
 
 
 class ConsoleError(Exception):
-    """Why the console did not start."""
+    """The console did not start; the message is for the user."""
 
 
 def add_console_options(parser: argparse.ArgumentParser) -> None:
@@ -49,15 +49,9 @@ def run_console(
     """Run the console until SIGINT or SIGTERM.
 
     Args:
-        options: of the command line.
-        uri: connection string of the routers.
         announce: receives the address for browsers, when the console listens.
         title: name of the cluster, unless the options have one.
         targets: the daemons' metrics, unless the options have some.
-        client_options: further options of the connections.
-
-    Raises:
-        ConsoleError: it cannot be started.
     """
     try:
         settings, values = settings_of(options, uri, title, targets, client_options or {})
@@ -80,12 +74,8 @@ def settings_of(
     targets: Sequence[Target],
     client_options: Mapping[str, Any],
 ) -> tuple[Settings, argparse.Namespace]:
-    """The settings of a command line, checked, and the values of all options.
-
-    Raises:
-        ConsoleError: they are not valid.
-    """
-    # It takes a third of a second, which other commands of the launcher need not spend.
+    """Return the settings of a command line, checked, and the values of all options."""
+    # The import takes a third of a second, which other commands of the launcher need not spend.
     from shardwright.daemon.configuration.configuration import configuration_of
 
     try:

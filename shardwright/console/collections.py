@@ -1,4 +1,4 @@
-"""The views of sharded collections: all of them, one of them, its chunk map and its history."""
+"""The views of sharded collections: the list, one collection, its chunk map and its history."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,17 @@ _SHARDED: Final = "shardCollection.start"
 
 
 class UnknownCollection(Refused):
-    """There is no sharded collection of that name."""
+    """There is no sharded collection of that name.
+
+    All views of one collection raise it.
+    """
 
     def __init__(self, namespace: str) -> None:
         super().__init__(f"{namespace} is not a sharded collection")
 
 
 async def shard_names(reader: Reader) -> list[str]:
-    """The shards in the order that gives them their colours."""
+    """Return the shards in the order that gives them their colours."""
 
     async def read() -> list[str]:
         return [each["_id"] for each in await reader.find("config", "shards", {}, sort=[("_id", 1)])]
@@ -39,11 +42,7 @@ async def shard_names(reader: Reader) -> list[str]:
 
 
 async def collections(reader: Reader) -> dict[str, Any]:
-    """All sharded collections with their keys and chunks by shard, and the databases with their primary shards.
-
-    Raises:
-        Refused: the cluster refused, or did not answer.
-    """
+    """Return the sharded collections with keys and chunks by shard, and the databases with their primary shards."""
     shards, found, databases, tags = await asyncio.gather(
         shard_names(reader),
         reader.find("config", "collections", {"unsplittable": {"$ne": True}}, sort=[("_id", 1)], limit=LISTED_MAX),
@@ -76,11 +75,7 @@ async def collections(reader: Reader) -> dict[str, Any]:
 
 
 async def collection_entry(reader: Reader, namespace: str) -> Document:
-    """The catalog's document of a sharded collection.
-
-    Raises:
-        UnknownCollection: it is not sharded.
-    """
+    """Return the catalog's document of a sharded collection."""
 
     async def read() -> Document | None:
         found = await reader.find("config", "collections", {"_id": namespace}, limit=1)
@@ -93,12 +88,7 @@ async def collection_entry(reader: Reader, namespace: str) -> Document:
 
 
 async def collection(reader: Reader, namespace: str) -> dict[str, Any]:
-    """One sharded collection: key, zones, indexes, sizes by shard, skew.
-
-    Raises:
-        UnknownCollection: it is not sharded.
-        Refused: the cluster refused, or did not answer.
-    """
+    """Return one sharded collection: key, zones, indexes, sizes by shard, skew."""
     entry = await collection_entry(reader, namespace)
     refusals: list[str] = []
     none: Document = {}
@@ -164,13 +154,13 @@ _STATISTICS: Final = ("documents", "bytes", "storageBytes", "indexBytes", "orpha
 
 
 def skew(amounts: Sequence[float]) -> float | None:
-    """How much more the fullest shard has than the average: 0 is even, 1 is twice as much; None without data."""
+    """Return the excess of the fullest shard over the average: 0 is even, 1 is twice as much; None without data."""
     total = sum(amounts)
     return max(amounts) * len(amounts) / total - 1 if total else None
 
 
 async def zones_of(reader: Reader, namespace: str) -> list[Document]:
-    """The zones' ranges of a collection, in the order of its key."""
+    """Return the zones' ranges of a collection, in the order of its key."""
     tags = await reader.find("config", "tags", {"ns": namespace}, sort=[("min", 1)], limit=LISTED_MAX)
     return [{"zone": each["tag"], "min": each["min"], "max": each["max"]} for each in tags]
 
@@ -198,7 +188,7 @@ async def _statistics(reader: Reader, namespace: str) -> dict[str, dict[str, int
 
 
 async def _indexes(reader: Reader, namespace: str) -> list[Document]:
-    """Each index with the shards that have it and its use since their start."""
+    """Return each index with the shards that have it and its use since their start."""
     db, _, name = namespace.partition(".")
     rows = await reader.aggregate(db, name, [{"$indexStats": {}}])
     found: dict[str, Document] = {}
@@ -222,16 +212,10 @@ async def _indexes(reader: Reader, namespace: str) -> list[Document]:
 
 
 async def chunk_map(reader: Reader, namespace: str, back: int = 0) -> dict[str, Any]:
-    """The bands of a collection with their zones, now or before its last moves.
+    """Return the bands of a collection with their zones, now or before its last moves.
 
     Args:
-        reader: reads them.
-        namespace: the collection.
         back: number of moves to undo.
-
-    Raises:
-        UnknownCollection: it is not sharded.
-        Refused: the cluster refused, or did not answer.
     """
     entry = await collection_entry(reader, namespace)
     shards = await shard_names(reader)
@@ -268,14 +252,14 @@ def _undo(moves: Sequence[Document], located: list[tuple[Document, bytes, bytes]
         low, high = key_bytes(details["min"]), key_bytes(details["max"])
         for band, start, end in located:
             if low <= start and end <= high and details["to"] in band["shards"]:
-                # The band's own counts are kept by the reader.
+                # The reader keeps the band's own counts, so they are not changed.
                 others = {name: count for name, count in band["shards"].items() if name != details["to"]}
                 given_back = others.get(details["from"], 0) + band["shards"][details["to"]]
                 band["shards"] = {**others, details["from"]: given_back}
 
 
 async def moves_of(reader: Reader, namespace: str) -> list[Document]:
-    """The committed moves of a collection that are still in the change log, the last one first."""
+    """Return the committed moves of a collection that are still in the change log, the last one first."""
 
     entry = await collection_entry(reader, namespace)
 
@@ -283,18 +267,18 @@ async def moves_of(reader: Reader, namespace: str) -> list[Document]:
         query = {"ns": namespace, "what": {"$in": [_MOVED, _SHARDED]}, "time": {"$gte": _began(entry)}}
         return await reader.find("config", "changelog", query, sort=[("time", -1)], limit=CHANGES_MAX)
 
-    # A timestamp has whole seconds: within the same one, the event of the sharding separates the moves.
+    # A timestamp has whole seconds: within the same second, the event of the sharding separates the moves.
     found = await reader.kept(("moves", namespace, entry["timestamp"]), _SECONDS, read)
     return list(takewhile(lambda change: change["what"] == _MOVED, found))
 
 
 def _began(entry: Document) -> datetime:
-    """When the present chunks of a collection were created: moves of an earlier collection of its name do not count."""
+    """Return the creation time of a collection's present chunks, so that an earlier collection's moves do not count."""
     return datetime.fromtimestamp(entry["timestamp"].time, UTC)
 
 
 async def changes(reader: Reader, namespace: str | None) -> dict[str, Any]:
-    """The last events of the change log, the newest first; of one collection, or of all."""
+    """Return the last events of the change log, the newest first; of one collection, or of all."""
     query = {} if namespace is None else {"ns": namespace}
     found = await reader.find("config", "changelog", query, sort=[("time", -1)], limit=CHANGES_MAX)
     return {
@@ -312,7 +296,7 @@ async def changes(reader: Reader, namespace: str | None) -> dict[str, Any]:
 
 
 def _short(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Details without the parts that only machines read."""
+    """Remove the details that only machines read."""
     return {
         name: value
         for name, value in details.items()
@@ -329,19 +313,13 @@ async def chunk_list(
     band: int | None = None,
     measured: bool = False,
 ) -> dict[str, Any]:
-    """The chunks that begin within a range, at most a hundred.
+    """Return the chunks that begin within a range, at most a hundred.
 
     Args:
-        reader: reads them.
-        namespace: the collection.
         low: the first key; None for the smallest.
         high: the key before which they begin; None for the largest.
         band: number of a band of the map, in place of the range.
         measured: whether shards estimate the size of each chunk, which takes them some work.
-
-    Raises:
-        UnknownCollection: it is not sharded.
-        Refused: the cluster refused, or did not answer.
     """
     entry = await collection_entry(reader, namespace)
     shards = await shard_names(reader)
@@ -384,7 +362,7 @@ def _since(chunk: Document) -> datetime | None:
 
 
 async def chunk_sizes(reader: Reader, namespace: str, key: Document, chunks: Sequence[Document]) -> dict[bytes, int]:
-    """Estimated bytes of chunks, by their lower bounds; those that a shard cannot estimate are left out."""
+    """Estimate the bytes of chunks, by their lower bounds; chunks that a shard cannot estimate are omitted."""
     db = namespace.partition(".")[0]
     limit = asyncio.Semaphore(_MEASURED_AT_A_TIME)
 

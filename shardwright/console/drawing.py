@@ -34,7 +34,7 @@ _HASH_SPAN: Final = 2**64
 
 
 def sparkline(values: Sequence[float | None], label: str, width: int = 160, height: int = 36) -> Markup:
-    """A line of the last values; gaps are left out."""
+    """Draw a line of the last values; gaps are left out."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return Markup('<span class="muted small">collecting…</span>')
@@ -54,7 +54,7 @@ def sparkline(values: Sequence[float | None], label: str, width: int = 160, heig
 
 
 def bar(share: float | None, kind: str = "", width: int = 120) -> Markup:
-    """A horizontal bar for a share of one."""
+    """Draw a horizontal bar for a share of one."""
     part = max(0.0, min(1.0, share or 0.0))
     return Markup(
         '<svg class="bar" viewBox="0 0 {w} 8" width="{w}" height="8" aria-hidden="true">'
@@ -64,7 +64,7 @@ def bar(share: float | None, kind: str = "", width: int = 120) -> Markup:
 
 
 def stacked(amounts: Mapping[str, float], shards: Sequence[str], width: int = 220) -> Markup:
-    """A bar divided between shards."""
+    """Draw a bar divided between shards."""
     total = sum(amounts.values())
     parts, at = [], 0.0
     for shard in shards:
@@ -84,17 +84,17 @@ def stacked(amounts: Mapping[str, float], shards: Sequence[str], width: int = 22
 
 
 def colour(name: str, names: Sequence[str]) -> str:
-    """The class with the colour of a shard or zone."""
+    """Return the CSS class with the colour of a shard."""
     return f"c{names.index(name) % COLOURS}" if name in names else "c-none"
 
 
 def zone_colour(name: str, names: Sequence[str]) -> str:
-    """The class with the colour of a zone; the first zones differ from the first shards."""
+    """Return the CSS class with the colour of a zone; the first zones differ from the first shards."""
     return f"c{(names.index(name) + _FIRST_ZONE) % COLOURS}" if name in names else "c-none"
 
 
 def heat_map(document: Document) -> Markup:
-    """A row for each range of the shard key, a column for each interval; the darker or lighter, the more."""
+    """Draw a row for each range of the shard key, a column for each interval, and the numbers as colours."""
     bands, columns = document["bands"], len(document["columns"])
     if not bands:
         return Markup("")
@@ -125,7 +125,7 @@ def heat_map(document: Document) -> Markup:
 
 
 def heat_step(value: float, largest: float) -> int:
-    """The step of the colour scale, from 0 to `HEAT_STEPS` - 1, logarithmic as loads are."""
+    """Return the step of the colour scale, from 0 to `HEAT_STEPS` - 1, logarithmic as loads are."""
     if value <= 0 or largest <= 0:
         return 0
     return min(HEAT_STEPS - 1, round((HEAT_STEPS - 1) * log10(1 + value) / log10(1 + largest)))
@@ -136,7 +136,7 @@ def _json(bound: Mapping[str, Any]) -> str:
 
 
 def chunk_map(document: Document, mode: str, now: datetime) -> Markup:
-    """A lane for each shard, and the chunks as bands in the order of the shard key; below, the zones."""
+    """Draw a lane for each shard, the chunks as bands in the order of the shard key, and the zones below."""
     shards, found = document["shards"], document["bands"]
     if not found:
         return Markup("")
@@ -190,7 +190,7 @@ def chunk_map(document: Document, mode: str, now: datetime) -> Markup:
 
 
 def lane_heights(document: Document) -> list[tuple[str, str, int]]:
-    """The labels of the lanes: shard, class of its colour, and number of chunks."""
+    """Return the labels of the lanes: shard, class of its colour, and number of chunks."""
     shards = document["shards"]
     counts = dict.fromkeys(shards, 0)
     for band in document["bands"]:
@@ -227,7 +227,7 @@ def _band_class(
 
 
 def age_step(moved_at: float | None, now: datetime) -> int:
-    """0 for a move in the last minute, one more for each tenfold time; 5 is a week and longer."""
+    """Return 0 for a move in the last minute, one more for each tenfold time; 5 is a week and longer."""
     seconds = now.timestamp() - moved_at if moved_at else float("inf")
     if seconds < 60:
         return 0
@@ -238,7 +238,7 @@ AGE_TEXTS: Final = ("last minute", "10 minutes", "2 hours", "17 hours", "a week"
 
 
 def hash_ring(document: Document) -> Markup:
-    """The space of hashes as a ring, from the smallest at the top clockwise; empty unless the key begins hashed."""
+    """Draw the space of hashes as a ring, clockwise from the smallest on top; empty unless the key begins hashed."""
     if not document["isHashed"]:
         return Markup("")
     shards, parts = document["shards"], []
@@ -279,7 +279,7 @@ def _arc(start: float, end: float) -> str:
 
 
 def shares_of_ring(document: Document) -> list[tuple[str, str, float]]:
-    """Each shard with its colour and its share of all hashes."""
+    """Return each shard with its colour and its share of all hashes."""
     found: dict[str, float] = {}
     for band in document["bands"]:
         share = _hash_part(band["max"], 1.0) - _hash_part(band["min"], 0.0)
@@ -290,6 +290,6 @@ def shares_of_ring(document: Document) -> list[tuple[str, str, float]]:
 
 
 def zone_colours(zones: Iterable[Document]) -> list[tuple[str, str]]:
-    """Each zone with its colour."""
+    """Return each zone with its colour."""
     names = sorted({zone["zone"] for zone in zones})
     return [(name, zone_colour(name, names)) for name in names]

@@ -1,4 +1,4 @@
-"""Why an operation goes to the shards that it goes to: predicate, bounds, chunks, shards, and what would target it."""
+"""Explanation of an operation's targets: predicates, bounds, chunks, shards, and changes that would target it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,16 +20,15 @@ CHUNKS_MAX: Final = 50
 
 
 async def explained(reader: Reader, text: str, db: str) -> dict[str, Any]:
-    """Explain where a command goes.
+    """Explain the routing of a command.
 
     Args:
-        reader: reads the catalog, and asks a router, which explains without running the command.
+        reader: reads the catalog, and runs the router's explain, which does not run the command.
         text: the command, as in mongosh.
         db: the database, unless the text names one.
 
     Raises:
-        SyntaxFault: the text cannot be read, or the command is not routed by a shard key.
-        Refused: the cluster refused, or did not answer.
+        SyntaxFault: the text cannot be parsed, or the command is not routed by a shard key.
     """
     given = parsed(text, db)
     try:
@@ -73,7 +72,7 @@ _EXPLAINED: Final = frozenset({"find", "aggregate", "count", "distinct", "update
 async def _contacted(
     reader: Reader, command: Mapping[str, Any], db: str, prediction: Prediction
 ) -> tuple[list[str], str]:
-    """The shards in a router's own explanation, and its outermost stage; as predicted for what it does not explain."""
+    """Return the shards and outermost stage of the router's explain; for other commands the predicted shards."""
     name = next(iter(command))
     statements = command.get("updates") or command.get("deletes") or ()
     if prediction.refusal is not None or name not in _EXPLAINED or len(statements) > 1:
@@ -109,7 +108,7 @@ def _placed(
 
 
 def ranges_of(request: Request, part: Part, pieces: Pieces) -> KeyRanges | None:
-    """The keys that matches of a part can have; None if it has no filter that can be read."""
+    """Return the key ranges of possible matches of a part; None if it has no valid filter."""
     if part.filter is None:
         return None
     given = request.raw_object(b"collation")
@@ -133,7 +132,7 @@ def _overlaps(ranges: KeyRanges, low: bytes, high: bytes) -> bool:
 
 
 def _listed(matching: Sequence[Piece]) -> list[Document]:
-    """The first matching chunks, if they are known one by one."""
+    """Return the first matching chunks, if they are known one by one."""
     if any(piece.chunks > 1 for piece in matching):
         return []
     return [{"min": each.min, "max": each.max, "shard": min(each.shards, default="")} for each in matching[:CHUNKS_MAX]]

@@ -1,7 +1,7 @@
-"""The heat map of a collection: ranges of the shard key down, time across, and how much was read or written.
+"""The heat map of a collection: the load of ranges of the shard key over time.
 
 The numbers are the shards' estimates in ``config.keyStatistics`` for the last hours, and for longer in
-``config.keyStatisticsHistory``. They are added up on the config servers.
+``config.keyStatisticsHistory``. They are aggregated on the config servers.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,13 +28,10 @@ _SHAPES_MAX: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time to show.
+    """A selectable period.
 
     Attributes:
-        text: its name.
-        minutes: its length.
-        column_minutes: length of a column.
-        collection: where the numbers are.
+        collection: the source of the numbers.
     """
 
     text: str
@@ -59,18 +56,12 @@ WINDOWS: Final[Mapping[str, Window]] = {
 async def heat_map(
     reader: Reader, namespace: str, measure: str = "reads", window: str = "hour", now: datetime | None = None
 ) -> dict[str, Any]:
-    """The heat map of a collection.
+    """Return the heat map of a collection.
 
     Args:
-        reader: reads it.
-        namespace: the collection.
         measure: one of `MEASURES`.
         window: one of `WINDOWS`.
-        now: the end of the time.
-
-    Raises:
-        UnknownCollection: the collection is not sharded.
-        Refused: the cluster refused, or did not answer.
+        now: the end of the period.
     """
     entry = await collection_entry(reader, namespace)
     chosen = WINDOWS[window]
@@ -119,7 +110,7 @@ def _rounded_up(time: datetime, width: timedelta) -> datetime:
 
 
 def _pipeline(namespace: str, start: datetime, end: datetime, width: timedelta) -> list[Document]:
-    """The sums by column and range, the busiest first."""
+    """Return a pipeline for the sums by column and range, the busiest first."""
     column = {"$floor": {"$divide": [{"$subtract": ["$at", start]}, int(width.total_seconds() * 1000)]}}
     return [
         {"$match": {"at": {"$gte": start, "$lt": end}, "collections.ns": namespace}},
@@ -138,7 +129,7 @@ def _pipeline(namespace: str, start: datetime, end: datetime, width: timedelta) 
 
 
 def _groups(namespace: str, rows: Sequence[Document]) -> list[tuple[int, KeyRange]]:
-    """The columns and ranges with their numbers."""
+    """Return the columns and ranges with their numbers."""
     encoded: dict[str, tuple[bytes, bytes]] = {}
 
     def bound(document: Document) -> tuple[bytes, bytes]:
@@ -158,13 +149,12 @@ def _groups(namespace: str, rows: Sequence[Document]) -> list[tuple[int, KeyRang
 def cells_of(
     bands: Sequence[KeyRange], groups: Sequence[tuple[int, KeyRange]], measure: str, columns: int
 ) -> list[list[int]]:
-    """The numbers of each band by column. A range that overlaps several bands counts for each with an equal part.
+    """Distribute the numbers to bands and columns; a range over several bands counts for each in equal parts.
 
     Args:
         bands: in the order of the key.
         groups: a column and a range with its numbers, each.
         measure: one of `MEASURES`.
-        columns: number of columns.
     """
     exact = [[0.0] * columns for _ in bands]
     lows = [each.min_key for each in bands]

@@ -24,17 +24,14 @@ class Shape:
     """Operations that differ in values only.
 
     Attributes:
-        namespace: the collection.
-        command: the name of the command.
         text: the shape, for people.
         line: number of the first line with it.
-        count: number of operations.
-        scattered: how many of them several shards receive.
-        refused: how many of them a router refuses.
-        shards: the most shards that one of them contacts.
+        scattered: number of operations that go to several shards.
+        refused: number of operations that a router refuses.
+        shards: the largest number of shards that an operation contacts.
         is_recorded: whether the shards were read from a router's log, not predicted.
         reason: why it goes to several shards, or is refused.
-        advice: what would target it.
+        advice: a change that would target it.
     """
 
     namespace: str
@@ -55,8 +52,8 @@ class Report:
     """The result for one file.
 
     Attributes:
-        shapes: those that scatter or are refused first, the most frequent ones before others.
-        unused: the reasons why lines were left out, with their numbers of lines.
+        shapes: scattered or refused ones first, the most frequent ones before others.
+        unused: reasons why lines were left out, with their numbers of lines.
     """
 
     shapes: list[Shape] = field(default_factory=list)
@@ -87,7 +84,7 @@ class Report:
         return scatter_max is None or (self.scatter_share <= scatter_max and not self.refused)
 
     def document(self, scatter_max: float | None) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         return {
             "operations": self.operations,
             "scattered": self.scattered,
@@ -115,7 +112,7 @@ class Report:
         }
 
     def text(self, scatter_max: float | None) -> str:
-        """The report for people."""
+        """Format the report for people."""
         lines = [
             f"{self.operations:,} operations of {len(self.shapes):,} shapes: {self.scattered:,} scattered "
             f"({self.scatter_share:.1%}), {self.refused:,} refused"
@@ -143,12 +140,7 @@ async def lint(reader: Reader, lines: Iterable[str], default_db: str) -> Report:
     """Predict the shards of each operation.
 
     Args:
-        reader: reads the catalog.
-        lines: one operation each.
         default_db: the database of commands that name none.
-
-    Raises:
-        Refused: the cluster refused, or did not answer.
     """
     report, tables = Report(), Tables(reader)
     found: dict[tuple[str, str, str], Shape] = {}

@@ -1,4 +1,4 @@
-"""The view of operations: rates and latencies, slow shapes, what runs now, and what clients hold open."""
+"""The view of operations: rates and latencies, slow shapes, current operations, and clients' open resources."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,7 @@ _OWN_NAMES: Final = ("shardwright-router", "shardwright-shardd", "shardwright-co
 
 
 async def operations(reader: Reader, sampler: Sampler) -> dict[str, Any]:
-    """Rates, quantiles, slow shapes, and what clients hold open.
-
-    Raises:
-        Refused: no router answers.
-    """
+    """Return rates, quantiles, slow shapes, and clients' open cursors, transactions and sessions."""
     refusals: list[str] = []
     status = await maybe(
         reader.kept("status", _CURRENT_SECONDS, lambda: reader.command({"serverStatus": 1})), {}, refusals
@@ -73,11 +69,7 @@ def _rows(by_name: Mapping[str, Mapping[str, float | None]], label: str) -> list
 
 
 async def recent_slow_shapes(reader: Reader) -> list[Document]:
-    """The slow operations in the recent logs of all routers, added up by shape, the costliest first.
-
-    Raises:
-        Refused: the cluster refused, or did not answer.
-    """
+    """Return the slow operations in the recent logs of all routers, summed by shape, the costliest first."""
 
     async def read() -> list[Document]:
         replies = await reader.of_each_router({"getLog": "global"})
@@ -87,7 +79,7 @@ async def recent_slow_shapes(reader: Reader) -> list[Document]:
 
 
 def slow_shapes(lines: Iterable[str]) -> list[Document]:
-    """Slow operations in the lines of a log, ours or in mongod's form, added up by shape, the costliest first."""
+    """Sum slow operations by shape from log lines, ours or in mongod's form, the costliest first."""
     found: dict[tuple[str, str], Document] = {}
     for line in lines:
         each = _slow_operation(line)
@@ -146,15 +138,10 @@ def _slow_operation(line: str) -> Mapping[str, Any] | None:
 
 
 async def current_operations(reader: Reader, rights: Rights, *, own: bool = False) -> dict[str, Any]:
-    """Operations that run now: of all users, if this one may see them.
+    """Return current operations: of all users, if this user may see them.
 
     Args:
-        reader: reads them.
-        rights: of the user.
-        own: whether operations of the cluster's processes are shown too.
-
-    Raises:
-        Refused: the cluster refused, or did not answer.
+        own: whether to show operations of the cluster's processes too.
     """
     of_all = rights.may("inprog")
 
@@ -204,7 +191,7 @@ def _operation(operation: Mapping[str, Any]) -> Document:
 
 
 async def is_known(reader: Reader, opid: str) -> bool:
-    """Whether an operation still runs, as far as it can be seen."""
+    """Whether an operation still runs, as far as the user may see it."""
     try:
         found = await reader.aggregate("admin", None, [{"$currentOp": {"allUsers": True}}, {"$match": {"opid": opid}}])
     except Refused:

@@ -1,4 +1,4 @@
-"""The view of the whole cluster: its processes, their state, and what is wrong."""
+"""The view of the whole cluster: its processes, their state, and problems."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -16,11 +16,7 @@ _DEAD_ROUTER_SECONDS: Final = 60 * 15
 
 
 async def overview(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
-    """Routers, config servers, shards with their members, rates, and problems in words.
-
-    Raises:
-        Refused: no router answers.
-    """
+    """Return routers, config servers, shards with their members, rates, and problems in words."""
     return await reader.kept("overview", _SECONDS, lambda: _read(reader, sampler, settings))
 
 
@@ -98,7 +94,7 @@ def _is_silent(target: Target | None, sampler: Sampler) -> bool:
 def _members(
     monitored: dict[str, Any], replica_set: str, role: str, sampler: Sampler, settings: Settings
 ) -> list[dict[str, Any]]:
-    """The members of a replica set as the router's monitor and the daemons' metrics show them."""
+    """Return a replica set's members from the router's monitor and the daemons' metrics."""
     targets = [each for each in settings.targets if each.replica_set == replica_set and each.role == role]
     by_address = {each.listens: each for each in targets if each.listens}
     hosts = {each["addr"]: each for each in monitored.get("hosts", [])}
@@ -114,7 +110,7 @@ def _members(
                 **_process(target, sampler),
             }
         )
-    # Targets of a file do not say where clients reach their processes.
+    # Targets from a file lack the addresses that clients use.
     members += [
         {
             "address": each.process,
@@ -144,7 +140,7 @@ def _state(host: dict[str, Any] | None, target: Target | None, sampler: Sampler)
 
 
 def _process(target: Target | None, sampler: Sampler) -> dict[str, Any]:
-    """What the metrics of a process say of it."""
+    """Return the data in the metrics of a process."""
     if target is None or target.process in sampler.silent or sampler.latest is None:
         return {
             "daemonVersion": None,
@@ -169,7 +165,7 @@ def _process(target: Target | None, sampler: Sampler) -> dict[str, Any]:
 
 
 async def shard_sizes(reader: Reader) -> dict[str, dict[str, Any]]:
-    """Documents, bytes and disk of each shard, added up over all databases."""
+    """Return documents, bytes and disk of each shard, summed over all databases."""
     listed = await reader.command({"listDatabases": 1, "nameOnly": True})
     names = [each["name"] for each in listed["databases"] if each["name"] not in ("admin", "config", "local")]
     found: dict[str, dict[str, Any]] = {}
@@ -193,7 +189,7 @@ async def shard_sizes(reader: Reader) -> dict[str, dict[str, Any]]:
 
 
 def rates(sampler: Sampler) -> dict[str, Any] | None:
-    """The latest rates and the last minutes as lists for sparklines; None without metrics."""
+    """Return the latest rates and the last minutes as lists for sparklines; None without metrics."""
     if not sampler.points:
         return None
     latest = sampler.points[-1]

@@ -28,9 +28,7 @@ class Page:
     """One page.
 
     Attributes:
-        path: its address.
         title: its name in the navigation.
-        answer: makes it.
     """
 
     path: str
@@ -68,7 +66,7 @@ async def _collection(call: Call, renderer: Renderer) -> Response:
 
 _CHANGES_SHOWN: Final = 40
 _STEPS: Final = (".start", ".from", ".to")
-"""Ends of the names of events that a move has besides its commit."""
+"""Endings of the events that a move has besides its commit."""
 
 
 async def _chunks(call: Call, renderer: Renderer) -> Response:

@@ -1,7 +1,7 @@
-"""Where collections are, read from the catalog through a router: in full, or as pieces that are refined where needed.
+"""Placements of collections, read from the catalog through a router: in full, or as pieces refined where needed.
 
-A full routing table is for many predictions about a collection. For one prediction the bands of the chunk map suffice:
-the prediction notes the bands that it could not decide by, their chunks are read, and it is repeated.
+Many predictions about a collection use its full routing table. For one prediction the bands of the chunk map suffice.
+The prediction records the bands with several shards. Their chunks are then read, and the prediction is repeated.
 """
 
 from bisect import bisect_left, bisect_right
@@ -40,10 +40,8 @@ class Piece:
 
     Attributes:
         low: the first key, encoded.
-        high: the key after the last.
+        high: the key after the last, encoded.
         min, max: the same as documents.
-        shards: the owners.
-        chunks: number of chunks.
     """
 
     low: bytes
@@ -58,7 +56,6 @@ class Pieces:
     """The placement of a collection as pieces that tile the key space.
 
     Args:
-        collection: the collection.
         pieces: in the order of the key.
 
     Attributes:
@@ -90,12 +87,12 @@ class Pieces:
         return self._shards
 
     def shard_for_key(self, key: bytes) -> str:
-        """The shard that owns a key; one of several if the piece is undecided."""
+        """Return the shard that owns a key; one of several if the piece is undecided."""
         at = max(bisect_right(self._lows, key) - 1, 0)
         return min(self._used(at))
 
     def shards_for_range(self, low: bytes, high: bytes) -> Set[str]:
-        """The shards that own a part of ``[low, high)``, or more if pieces are undecided."""
+        """Return the shards that own a part of ``[low, high)``, or more if pieces are undecided."""
         first = max(bisect_right(self._lows, low) - 1, 0)
         return frozenset[str]().union(*(self._used(at) for at in range(first, bisect_left(self._lows, high))))
 
@@ -109,10 +106,9 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A prediction with the placement that it was made by.
+    """A prediction with its placement.
 
     Attributes:
-        prediction: the prediction.
         entry: the catalog's document of the collection; None if it is not sharded.
         pieces: the placement; None if it is not sharded.
     """
@@ -123,15 +119,10 @@ class Predicted:
 
 
 async def predicted(reader: Reader, request: Request) -> Predicted:
-    """The prediction for one operation.
-
-    Args:
-        reader: reads the catalog.
-        request: the operation.
+    """Predict the shards of one operation.
 
     Raises:
-        NotPredictable: it is not routed by a shard key, or the catalog cannot be understood.
-        Refused: the cluster refused, or did not answer.
+        NotPredictable: it is not routed by a shard key, or the catalog is not valid.
     """
     named = await _named(reader, request.db, _collection(request))
     if named.entry is None:
@@ -151,11 +142,7 @@ async def predicted(reader: Reader, request: Request) -> Predicted:
 
 
 class Tables:
-    """The full routing tables of the collections that many operations are about, each read once.
-
-    Args:
-        reader: reads the catalog.
-    """
+    """The full routing tables of collections with many operations, each read once."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -163,11 +150,10 @@ class Tables:
         self.entries: dict[tuple[str, str], Document | None] = {}
 
     async def where(self, db: str, collection: str) -> Where:
-        """The placement of what a namespace names.
+        """Return the placement of a namespace.
 
         Raises:
-            NotPredictable: the catalog cannot be understood.
-            Refused: the cluster refused, or did not answer.
+            NotPredictable: the catalog is not valid.
         """
         key = db, collection
         if key not in self._known:
@@ -180,7 +166,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a namespace names: the catalog's entry, and a view's definition."""
+    """The meaning of a namespace: the catalog's entry, and a view's definition."""
 
     primary: str
     cluster: frozenset[str]
@@ -195,7 +181,7 @@ async def _named(reader: Reader, db: str, collection: str) -> _Named:
     namespace = f"{db}.{collection}"
     cluster = frozenset(await shard_names(reader))
     databases = await reader.find("config", "databases", {"_id": db}, limit=1)
-    # Routers read databases of servers from the config servers; a missing database has no primary shard yet.
+    # Routers read the admin and config databases from the config servers. A missing database has no primary shard yet.
     fallback = _CONFIG if db in _DATABASES_OF_SERVERS else min(cluster, default="")
     primary = databases[0]["primary"] if databases else fallback
     entry = await _entry(reader, namespace)
@@ -215,7 +201,7 @@ async def _entry(reader: Reader, namespace: str) -> Document | None:
 
 
 async def _view(reader: Reader, db: str, collection: str) -> View | None:
-    """The definition of a view, of views that it reads in turn too."""
+    """Return the definition of a view, resolved through the views that it reads."""
 
     async def read() -> Document | None:
         reply = await reader.command({"listCollections": 1, "filter": {"name": collection}}, db)
@@ -254,14 +240,14 @@ def _piece(bounds: Document, shards: Sequence[str] | Any, chunks: int) -> Piece:
 
 
 async def _refined(reader: Reader, uuid: object, piece: Piece) -> list[Piece]:
-    """The chunks of a piece; the rest of it in one piece if there are very many."""
+    """Return the chunks of a piece; the rest of it in one piece if there are very many."""
     found: list[Piece] = []
     low = piece.min
     for _ in range(_PAGES_MAX):
         listed, has_more = await chunks_between(reader, uuid, low, piece.max)
         found += [_piece(each, (each["shard"],), 1) for each in listed]
         if not has_more:
-            # A chunk may have moved or been split between the two reads: what is left is as the band had it.
+            # A chunk may have moved or been split between the two reads; then the band stays as it was.
             return found or [piece]
         low = listed[-1]["max"]
     rest = piece.chunks - len(found)

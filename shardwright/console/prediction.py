@@ -1,7 +1,7 @@
 """The shards that an operation will contact, by the rules that routers apply. Without I/O.
 
-The rules are the router's own (`sharding.targeting`, `sharding.pipelines`); what differs is only where the placement
-comes from. A prediction says for each part of an operation by which filter it is routed, and by which rule.
+The rules are the router's own (`sharding.targeting`, `sharding.pipelines`); only the source of the placement differs. A
+prediction has the filter and the rule by which each part of an operation is routed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _Statement = TypeVar("_Statement", UpdateStatement, DeleteStatement)
 
 
 class Rule(Enum):
-    """Why a part of an operation goes where it goes."""
+    """The rule by which a part of an operation is routed."""
 
     FILTER = "the filter's conditions on the shard key"
     DOCUMENT = "the shard key of the document"
@@ -57,7 +57,6 @@ class Part:
     """One part of an operation that is routed by itself: a read, or one statement of a write.
 
     Attributes:
-        rule: why it goes there.
         shards: the shards that receive it; none if it is refused.
         filter: the raw filter by which it is routed; None if there is none.
         refusal: the error of a router that refuses it.
@@ -75,7 +74,6 @@ class View:
 
     Attributes:
         on: the collection that it reads, without the database.
-        pipeline: its raw stages.
     """
 
     on: str
@@ -84,11 +82,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The placement of what a namespace names.
+    """The placement of a namespace.
 
     Attributes:
-        primary: the primary shard of its database.
-        cluster: all shards.
         placement: of the collection, or of the buckets of a time-series collection; None if it is not sharded.
         view: the definition of a view or of a time-series collection; None for other collections.
     """
@@ -101,7 +97,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The parts of an operation, in their order; of an ordered write up to the first that is refused."""
+    """The parts of an operation, in their order; an ordered write ends with the first refused part."""
 
     parts: tuple[Part, ...]
 
@@ -126,7 +122,7 @@ class NotPredictable(ValueError):
 
 
 def request_of(command: Mapping[str, Any], db: str) -> Request:
-    """A command as a router receives it.
+    """Build the request that a router would receive for a command.
 
     Raises:
         NotPredictable: it is not a command.
@@ -139,13 +135,9 @@ def request_of(command: Mapping[str, Any], db: str) -> Request:
 
 
 def predict(request: Request, where: Where) -> Prediction:
-    """The shards that a command will contact.
+    """Predict the shards that a command will contact.
 
-    Not included are shards of other collections that stages of a pipeline name.
-
-    Args:
-        request: the command.
-        where: the placement of the collection that it names.
+    Shards of other collections that stages of a pipeline name are not included.
 
     Raises:
         NotPredictable: the command is not routed by a shard key.
@@ -180,7 +172,7 @@ _READS: Final = {"find": b"filter", "count": b"query", "distinct": b"query", "ag
 
 
 def _given(request: Request, name: bytes) -> bytes | None:
-    """A raw document among the arguments; None without it, and if it is null, which servers take for the same.
+    """Return a raw document among the arguments; None if it is missing or null, which servers treat alike.
 
     Raises:
         CommandError: TypeMismatch, it is something else.
@@ -278,7 +270,7 @@ _ROUTES: Final[Mapping[str, _Route]] = {
 
 
 def _on_view(request: Request, view: View) -> Request:
-    """The aggregation of a view's collection with the filter, or the pipeline, of a read of the view."""
+    """Translate a read of a view into an aggregation of the view's collection."""
     if request.name == "aggregate":
         own = [stage.raw for stage in Pipeline.parse(request).stages]
     else:

@@ -22,7 +22,7 @@ _Check: TypeAlias = Callable[[Document, Sampler, Settings], Iterator[tuple[str, 
 
 
 def problems(document: Document, sampler: Sampler, settings: Settings) -> list[Problem]:
-    """All problems, the worst first: ``severity``, ``where``, ``what`` and ``mend``."""
+    """Return all problems, the worst first: ``severity``, ``where``, ``what`` and ``mend``."""
     found = [
         {"severity": severity, "where": where, "what": what, "mend": mend}
         for check in _CHECKS

@@ -1,7 +1,7 @@
-"""Reading one cluster through its routers, with the rights of one user.
+"""Reads of one cluster through its routers, with the rights of one user.
 
-Replies are kept for a short time, so that several open pages cost no more than one. What is kept was read by the same
-user: readers are never shared between users.
+Replies are cached for a short time, so that several open pages cost no more than one. Readers are never shared between
+users, so that a cached reply was always read with the same user's rights.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _only_router: ContextVar[tuple[str, int | None] | None] = ContextVar("only_route
 
 
 def router_selector(servers: Sequence[Any]) -> Sequence[Any]:
-    """Selects the router that a command is meant for; the ``server_selector`` of the driver."""
+    """Select the router that a command is meant for; the ``server_selector`` of the driver."""
     only = _only_router.get()
     return servers if only is None else [each for each in servers if each.address == only]
 
@@ -57,11 +57,7 @@ class Refused(Exception):
 
 
 class Reader:
-    """The cluster as one user sees it.
-
-    Args:
-        client: of the routers, logged in.
-    """
+    """The cluster as one user sees it. All reads raise `Refused`."""
 
     def __init__(self, client: AsyncMongoClient[Document]) -> None:
         self.client = client
@@ -69,7 +65,7 @@ class Reader:
         self._locks: dict[object, asyncio.Lock] = {}
 
     async def kept(self, key: object, seconds: float, read: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of a read that is at most this old; of several requests at a time only one reads."""
+        """Return the result of a read, cached for some seconds; concurrent requests share one read."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             found = self._kept.get(key)
@@ -83,9 +79,9 @@ class Reader:
             return value
 
     async def until_changed(self, key: object, version: object, read: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of a read of something that has a version, read again only when the version has changed.
+        """Return the result of a read, cached until its version changes.
 
-        An expensive read is repeated more rarely: reads take at most one percent of the time.
+        An expensive read is repeated less often: reads take at most one percent of the time.
         """
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
@@ -102,30 +98,26 @@ class Reader:
             return value
 
     async def rested(self, key: object, read: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of a read whose cost grows with the catalog: it takes at most one percent of the time."""
+        """Return the result of a read whose cost grows with the catalog; it takes at most one percent of the time."""
         return await self.until_changed(key, object(), read)
 
     def forget(self) -> None:
-        """Read everything again from now on, for example after an action."""
+        """Clear the cache, for example after an action."""
         self._kept.clear()
         self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
 
     async def command(
         self, command: Mapping[str, Any], db: str = "admin", *, seconds_max: float = SECONDS_MAX
     ) -> Document:
-        """The reply of a command.
-
-        Raises:
-            Refused: the cluster refused, or did not answer.
-        """
+        """Run a command and return its reply."""
         name = str(next(iter(command)))
         return await _answered(self.client[db].command(dict(command)), name, seconds_max)
 
     async def of_each_router(self, command: Mapping[str, Any]) -> dict[str, Document]:
-        """The replies of all routers that answer, by their addresses.
+        """Run a command on every router, and return the replies by address.
 
         Raises:
-            Refused: none of them answers, or the user may not run the command.
+            Refused: no router answers, or the user may not run the command.
         """
         await self.command({"ping": 1})
 
@@ -158,22 +150,14 @@ class Reader:
         limit: int = 1000,
         fields: Mapping[str, Any] | None = None,
     ) -> list[Document]:
-        """The first documents that match.
-
-        Raises:
-            Refused: the cluster refused, or did not answer.
-        """
+        """Return the first documents that match."""
         cursor = self.client[db][collection].find(query, fields, limit=limit)
         return await _answered((cursor.sort(list(sort)) if sort else cursor).to_list(), f"{db}.{collection}")
 
     async def raw_batches(
         self, db: str, collection: str, query: Mapping[str, Any], *, sort: Sequence[tuple[str, int]]
     ) -> AsyncIterator[list[bytes]]:
-        """All documents that match, however many, as raw bytes.
-
-        Raises:
-            Refused: the cluster refused, or did not answer.
-        """
+        """Yield batches of all documents that match, as raw bytes."""
         found = self.client[db].get_collection(collection, codec_options=_RAW)
         documents = cast("AsyncCollection[RawBSONDocument]", found)
         async with documents.find(query).sort(list(sort)) as cursor:
@@ -183,11 +167,7 @@ class Reader:
     async def aggregate(
         self, db: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]], limit: int = 2000
     ) -> list[Document]:
-        """The first documents of an aggregation; of one on the database if ``collection`` is None.
-
-        Raises:
-            Refused: the cluster refused, or did not answer.
-        """
+        """Return the first documents of an aggregation, on the database if ``collection`` is None."""
 
         async def read() -> list[Document]:
             target = self.client[db] if collection is None else self.client[db][collection]
@@ -215,7 +195,7 @@ def _first_line(error: Exception) -> str:
 
 
 async def maybe(reading: Awaitable[Value], fallback: Value, refusals: list[str]) -> Value:
-    """The result of a read, or the fallback if the user may not read it; the reason is added to ``refusals``."""
+    """Return the result of a read, or the fallback if the user may not read it; the reason is added to ``refusals``."""
     try:
         return await reading
     except Refused as refused:
@@ -234,15 +214,13 @@ async def partly(
     fallback: Value,
     refusals: list[str],
 ) -> Value:
-    """The result of a read that all shards take part in, kept as by `Reader.kept`, with a failure too.
+    """Return the result of a read on all shards, cached as by `Reader.kept` together with a failure.
 
-    One shard that is away or slow must not hide a whole page, nor delay it again and again.
+    One shard that is away or slow must neither hide a whole page nor delay it again and again.
 
     Args:
-        reader: keeps it.
-        key: names it.
-        seconds: how old it may be.
-        read: reads it.
+        key: identifies the read in the cache.
+        seconds: maximum age of a cached result.
         fallback: in place of the result after a failure.
         refusals: the reason of a failure is added.
     """

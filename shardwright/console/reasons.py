@@ -1,4 +1,4 @@
-"""What a filter says of a shard key, and why it targets the shards that it does, in words. Without I/O."""
+"""Conditions of a filter on a shard key, and the reasons for its targets, in words. Without I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -19,12 +19,11 @@ _OPERATORS: Final = {
 
 
 def predicate(path: str, kind: object, filter_: Mapping[str, Any]) -> Document:
-    """The conditions of a filter on one field of the shard key.
+    """Return the conditions of a filter on one field of the shard key.
 
     Args:
         path: the field.
         kind: 1, -1 or ``hashed``.
-        filter_: the filter.
     """
     conditions = list(_conditions(path, filter_))
     texts = [text for text, _ in conditions]
@@ -61,14 +60,13 @@ def reasons(
     contacted: Sequence[str],
     shards: Sequence[str],
 ) -> list[str]:
-    """Sentences that say why a filter targets its shards.
+    """Explain in sentences why a filter targets its shards.
 
     Args:
         predicates: of each field of the shard key.
-        ranges: the keys that matches can have; None if the filter cannot be read.
+        ranges: the key ranges of possible matches; None if the filter is not valid.
         count: number of chunks that can match.
         contacted: the shards that receive the operation.
-        shards: all shards.
     """
     first, fixed = predicates[0], [each["field"] for each in predicates if each["isFixed"]]
     found = []
@@ -101,7 +99,7 @@ def reasons(
 
 
 def advice(predicates: Sequence[Document], contacted: Sequence[str]) -> list[str]:
-    """Sentences that say how a filter would target fewer shards."""
+    """Suggest in sentences how a filter would target fewer shards."""
     if len(contacted) <= 1:
         return []
     first = predicates[0]

@@ -1,4 +1,4 @@
-"""Templates, and how values look on the pages: numbers, sizes, times, bounds."""
+"""Templates, and the form of values on the pages: numbers, sizes, times, bounds."""
 
 import json
 from collections.abc import Mapping
@@ -26,11 +26,7 @@ _ABSENT: Final = Markup('<span class="muted">&ndash;</span>')
 
 
 class Renderer:
-    """Makes pages of templates.
-
-    Args:
-        settings: of the console.
-    """
+    """Renders pages from templates."""
 
     def __init__(self, settings: Settings) -> None:
         self._environment = Environment(
@@ -63,15 +59,10 @@ class Renderer:
         rights: Rights | None = None,
         **values: Any,  # noqa: ANN401 - whatever the template shows
     ) -> HTMLResponse:
-        """A page.
+        """Render a page.
 
         Args:
-            template: its file.
             page: its name, for the title and the navigation.
-            session: of the user; None before the log-in.
-            status: of HTTP.
-            rights: of the user.
-            values: what the template shows.
         """
         text = self._environment.get_template(template).render(
             page=page, status=status, session=session, rights=rights, now=datetime.now(UTC), **values
@@ -80,7 +71,7 @@ class Renderer:
 
 
 def link(path: str, **query: object) -> str:
-    """An address of the console; parameters that are None are left out."""
+    """Return an address of the console; parameters that are None are omitted."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -94,7 +85,7 @@ def _asset(fingerprints: Mapping[str, str], name: str) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str | Markup:
-    """A number with separators of thousands; small ones keep some digits."""
+    """Format a number with separators of thousands; small ones keep some digits."""
     if value is None:
         return _ABSENT
     if digits and abs(value) >= 100:
@@ -103,7 +94,7 @@ def number(value: float | None, digits: int = 0) -> str | Markup:
 
 
 def size(value: float | None) -> str | Markup:
-    """Bytes in decimal units."""
+    """Format bytes in decimal units."""
     if value is None:
         return _ABSENT
     amount, unit = float(value), 0
@@ -113,12 +104,12 @@ def size(value: float | None) -> str | Markup:
 
 
 def percent(value: float | None, digits: int = 0) -> str | Markup:
-    """A share of one."""
+    """Format a share of one."""
     return _ABSENT if value is None else f"{value:.{digits}%}"
 
 
 def duration(seconds: float | None) -> str | Markup:
-    """Seconds as one or two units."""
+    """Format seconds as one or two units."""
     if seconds is None:
         return _ABSENT
     if seconds < 1:
@@ -136,7 +127,7 @@ def duration(seconds: float | None) -> str | Markup:
 
 
 def time_tag(value: datetime | str | None, now: datetime | None = None) -> Markup:
-    """A time as its distance from now; the absolute time is its title."""
+    """Format a time as its distance from now, with the absolute time as title."""
     if value is None:
         return _ABSENT
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -152,7 +143,7 @@ def time_tag(value: datetime | str | None, now: datetime | None = None) -> Marku
 
 
 def absolute(value: datetime | str | None) -> str | Markup:
-    """A time in UTC."""
+    """Format a time in UTC."""
     if value is None:
         return _ABSENT
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -160,12 +151,12 @@ def absolute(value: datetime | str | None) -> str | Markup:
 
 
 def extended_json(value: object) -> str:
-    """A value for a hidden field of a form."""
+    """Encode a value for a hidden field of a form."""
     return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
 
 
 def key_text(key: Mapping[str, Any]) -> str:
-    """A shard key or an index as people write it."""
+    """Format a shard key or an index for people."""
     return ", ".join(f"{name}: {_direction(value)}" for name, value in key.items())
 
 
@@ -174,12 +165,12 @@ def _direction(value: object) -> str:
 
 
 def dict_with(value: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Two mappings as one."""
+    """Merge two mappings."""
     return {**value, **more}
 
 
 def data(value: object) -> str:
-    """A value for an attribute that a script reads."""
+    """Encode a value for an attribute that a script reads."""
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""``shardwright explain`` and ``shardwright lint``: their options, and running them on a cluster."""
+"""``shardwright explain`` and ``shardwright lint``: their options, and their runs on a cluster."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwright.console.reader import Reader
 
 EXIT_OVER_BUDGET: Final = 2
-"""The exit status of ``shardwright lint`` over its budget; errors have 1."""
+"""The exit status of ``shardwright lint`` over its budget; errors exit with 1."""
 
 _CONNECT_MILLISECONDS_MAX: Final = 10_000
 _CHUNKS_SHOWN_MAX: Final = 10
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class RoutingCommandError(Exception):
-    """Why a command failed."""
+    """The command has failed; the message is for the user."""
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
@@ -69,16 +69,10 @@ def _share(text: str) -> float:
 def run_explain(
     options: argparse.Namespace, uri: str, client_options: Mapping[str, Any], write: Callable[[str], object]
 ) -> int:
-    """Print where an operation goes and why; returns the exit status.
-
-    Args:
-        options: of the command line.
-        uri: connection string of the routers.
-        client_options: further options of the client.
-        write: prints a text.
+    """Explain the routing of an operation, and return the exit status.
 
     Raises:
-        RoutingCommandError: the operation cannot be read, or the cluster refused or did not answer.
+        RoutingCommandError: the operation cannot be parsed, or the cluster refused or did not answer.
     """
     from shardwright.console.explaining import explained
 
@@ -90,7 +84,7 @@ def run_explain(
 def run_lint(
     options: argparse.Namespace, uri: str, client_options: Mapping[str, Any], write: Callable[[str], object]
 ) -> int:
-    """Print the scattered shapes of a file; returns the exit status. Arguments as `run_explain`.
+    """Print the scattered shapes of a file, and return the exit status. Arguments as `run_explain`.
 
     Raises:
         RoutingCommandError: the file cannot be read, has no operations, or the cluster refused or did not answer.
@@ -127,7 +121,7 @@ def _run(uri: str, client_options: Mapping[str, Any], attempt: "Callable[[Reader
 
 
 def explanation_text(found: Mapping[str, Any]) -> str:
-    """An explanation for people."""
+    """Format an explanation for people."""
     lines = [f"{found['ns']}: {found['command']}"]
     if found["isSharded"]:
         lines.append(f"\nshard key  {short_text({'': found['key']})}")

@@ -38,13 +38,10 @@ class Point:
     """The cluster during one interval.
 
     Attributes:
-        at: the end of the interval.
-        seconds: its length.
         commands: by command: operations and errors per second, and quantiles in milliseconds.
         shards: the same for requests to each shard.
         total: of all commands.
         scattered: share of the targeted operations that several shards received; None without any.
-        connections: open clients.
     """
 
     at: datetime
@@ -60,14 +57,11 @@ class Point:
 
 @dataclass(slots=True)
 class Sampler:
-    """Reads the metrics of all targets again and again.
+    """Reads the metrics of all targets at intervals.
 
     Attributes:
-        targets: the processes.
-        seconds: time between two readings.
         points: the last hour, at the default interval.
         silent: processes that did not answer the last time.
-        latest: the last reading.
     """
 
     targets: Sequence[Target]
@@ -95,7 +89,7 @@ class Sampler:
         self.silent, self.latest = silent, now
 
     def values(self, process: str) -> dict[str, float]:
-        """The last values of a process's metrics without labels, by the part of the name after the daemon's."""
+        """Return the last values of a process's metrics without labels, by the part of the name after the daemon's."""
         found: dict[str, float] = {}
         for (name, labels), value in self._samples(process).items():
             if not labels:
@@ -103,7 +97,7 @@ class Sampler:
         return found
 
     def labelled(self, process: str, ending: str, label: str) -> dict[str, float]:
-        """The last values of one metric of a process by one of its labels."""
+        """Return the last values of one metric of a process by one of its labels."""
         return {
             dict(labels).get(label, ""): value
             for (name, labels), value in self._samples(process).items()

@@ -19,7 +19,6 @@ class Scrape:
     """The samples of all processes at one time.
 
     Attributes:
-        at: seconds, on any clock.
         samples: by process, then by name and labels.
     """
 
@@ -31,15 +30,13 @@ class Scrape:
         """Parse the metrics of processes, by their names.
 
         Args:
-            at: seconds, on any clock.
-            texts: the pages by process.
             wanted: matches the names of the samples to keep.
         """
         return cls(at, {process: dict(_samples(text, wanted)) for process, text in texts.items()})
 
 
 def _samples(text: str, wanted: re.Pattern[str]) -> Iterator[tuple[tuple[str, Labels], float]]:
-    """The samples of a page; in a tenth of the time that the parser of prometheus_client takes."""
+    """Yield the samples of a page, in a tenth of the time that the parser of prometheus_client takes."""
     for name, labels, value in _SAMPLE.findall(text):
         if wanted.match(name) is None:
             continue
@@ -69,7 +66,11 @@ class Durations:
         return self.buckets.get(inf, 0)
 
     def quantile(self, part: float) -> float | None:
-        """The duration that this part of all did not exceed, interpolated within a bucket; None if there were none."""
+        """Return a quantile of the durations, interpolated within a bucket; None without durations.
+
+        Args:
+            part: the part of the durations that do not exceed the quantile, from 0 to 1.
+        """
         rank = part * self.count
         if not self.count:
             return None
@@ -86,12 +87,7 @@ class Durations:
 
 
 class Interval:
-    """The time between two scrapes of a cluster.
-
-    Args:
-        before: the first one.
-        after: the second one.
-    """
+    """The time between two scrapes of a cluster."""
 
     def __init__(self, before: Scrape, after: Scrape) -> None:
         self._before = before
@@ -99,11 +95,9 @@ class Interval:
         self.seconds = max(after.at - before.at, 1e-9)
 
     def rates(self, name: str, label: str, **wanted: str) -> dict[str, float]:
-        """Increase per second of a counter in all processes, by a label.
+        """Return the increase per second of a counter in all processes, by a label.
 
         Args:
-            name: the counter.
-            label: the name of the label.
             wanted: values that other labels must have.
         """
         rates: dict[str, float] = {}
@@ -114,11 +108,11 @@ class Interval:
         return rates
 
     def rate(self, name: str, **wanted: str) -> float:
-        """Increase per second of a counter in all processes."""
+        """Return the increase per second of a counter in all processes."""
         return sum(self.rates(name, "", **wanted).values())
 
     def durations(self, name: str, label: str) -> dict[str, Durations]:
-        """The durations of a histogram in all processes, by a label."""
+        """Return the durations of a histogram in all processes, by a label."""
         found: dict[str, Durations] = {}
         for labels, increase in self._increases(f"{name}_bucket"):
             buckets = found.setdefault(labels.get(label, ""), Durations()).buckets
@@ -127,7 +121,7 @@ class Interval:
         return found
 
     def gauges(self, name: str, label: str, **wanted: str) -> dict[str, float]:
-        """The last values of a gauge, by a label; of several processes the largest."""
+        """Return the last values of a gauge, by a label; the largest of several processes."""
         values: dict[str, float] = {}
         for samples in self.after.samples.values():
             for (each, labels), value in samples.items():
@@ -138,7 +132,7 @@ class Interval:
         return values
 
     def total(self, name: str) -> float:
-        """The sum of the last values of a gauge over all processes and labels."""
+        """Return the sum of the last values of a gauge over all processes and labels."""
         return sum(
             value for samples in self.after.samples.values() for (each, _), value in samples.items() if each == name
         )
@@ -156,7 +150,7 @@ QUANTILES: Final[Sequence[tuple[str, float]]] = (("p50", 0.5), ("p95", 0.95), ("
 
 
 def quantile_texts(durations: Durations) -> Iterable[str]:
-    """The quantiles of durations as short texts in milliseconds."""
+    """Format the quantiles of durations in milliseconds."""
     for _, part in QUANTILES:
         seconds = durations.quantile(part)
         yield "-" if seconds is None else f"{seconds * 1000:.1f}"

@@ -22,11 +22,7 @@ _SECRET_WORDS: Final = ("password", "key", "secret", "credential", "filter", "co
 
 
 async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
-    """Users, roles, certificates, and parameters of the routers that differ.
-
-    Raises:
-        Refused: no router answers.
-    """
+    """Return users, roles, certificates, and parameters of the routers that differ."""
 
     async def read() -> dict[str, Any]:
         refusals: list[str] = []
@@ -79,7 +75,7 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
 
 
 async def _differing(reader: Reader) -> list[Document]:
-    """Parameters that routers have different values for: ``{name, values: {router: value}}``."""
+    """Return parameters with different values on routers: ``{name, values: {router: value}}``."""
     replies = await reader.of_each_router({"getParameter": "*"})
     found = {
         address: {name: value for name, value in reply.items() if name not in _PARAMETERS_OF_EACH}
@@ -94,11 +90,7 @@ async def _differing(reader: Reader) -> list[Document]:
 
 
 async def consistency(reader: Reader) -> dict[str, Any]:
-    """What ``checkMetadataConsistency`` finds in the whole cluster now.
-
-    Raises:
-        Refused: the cluster refused, or did not answer.
-    """
+    """Run ``checkMetadataConsistency`` on the whole cluster."""
     reply = await reader.command({"checkMetadataConsistency": 1})
     cursor = reply["cursor"]
     return {
@@ -109,9 +101,9 @@ async def consistency(reader: Reader) -> dict[str, Any]:
 
 
 async def support_bundle(reader: Reader, sampler: Sampler, settings: Settings) -> bytes:
-    """Versions, states, options and logs as a compressed archive, without data of clients and without secrets.
+    """Return versions, states, options and logs as a compressed archive, without clients' data and secrets.
 
-    Parts that the user may not read are left out, with the reason in ``left-out.json``.
+    Parts that the user may not read are omitted, with the reason in ``left-out.json``.
     """
     left_out: dict[str, str] = {}
     files: dict[str, Any] = {}
@@ -148,7 +140,7 @@ def _safe_line(line: str) -> Mapping[str, Any] | None:
 
 
 def without_secrets(value: Any) -> Any:  # noqa: ANN401 - any document
-    """A document without fields whose names speak of secrets or of clients' data."""
+    """Remove fields whose names suggest secrets or clients' data."""
     if isinstance(value, Mapping):
         return {
             name: "(left out)" if _is_secret(name) else without_secrets(each)

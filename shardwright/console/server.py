@@ -1,4 +1,4 @@
-"""The process: listens, announces its address, and serves until it is asked to stop."""
+"""The process: listens, announces its address, and serves until a signal stops it."""
 
 import asyncio
 import signal
@@ -24,7 +24,6 @@ def run(settings: Settings, announce: Callable[[str], object]) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        settings: of the console.
         announce: receives the address for browsers, when the console listens.
 
     Raises:

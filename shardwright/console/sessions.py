@@ -1,6 +1,6 @@
-"""Who uses the console: sessions in memory, each with its own connections to the cluster.
+"""Sessions of users, in memory, each with its own connections to the cluster.
 
-A password is given to the driver, which needs it for the session's new connections, and is kept nowhere else. The end
+A password is passed to the driver, which needs it for the session's new connections. It is stored nowhere else. The end
 of a session closes its client.
 """
 
@@ -42,7 +42,7 @@ _OPTIONS: Final[Mapping[str, Any]] = {
 
 
 class LogInError(Exception):
-    """Why a log-in failed."""
+    """A log-in failed; the message is for the user."""
 
 
 @dataclass(slots=True)
@@ -50,11 +50,10 @@ class Session:
     """One user in one browser.
 
     Attributes:
-        token: the value of the cookie.
         csrf: the token that each form carries.
         user: ``name@database``; empty if the cluster has no access control.
         reader: the cluster as this user sees it.
-        used: when the last request came, on the monotonic clock.
+        used: time of the last request, on the monotonic clock.
     """
 
     token: str
@@ -69,7 +68,7 @@ class Session:
         return not self.user
 
     async def rights(self) -> "Rights":
-        """What the user may do, at most half a minute old."""
+        """Return the user's privileges, at most half a minute old."""
         if self.is_open:
             return Rights((), (), is_everything=True)
 
@@ -84,11 +83,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a user may do.
+    """The privileges of a user.
 
     Attributes:
         privileges: as ``connectionStatus`` shows them.
-        roles: ``role@database``.
         is_everything: whether there is no access control.
     """
 
@@ -97,7 +95,7 @@ class Rights:
     is_everything: bool = False
 
     def may(self, action: str, db: str | None = None, collection: str = "") -> bool:
-        """Whether the user may do something with a collection, or with the cluster if ``db`` is None."""
+        """Whether the user may perform an action on a collection, or on the cluster if ``db`` is None."""
         return self.is_everything or any(
             action in each["actions"] and _includes(each["resource"], db, collection) for each in self.privileges
         )
@@ -117,11 +115,7 @@ def _includes(resource: Mapping[str, Any], db: str | None, collection: str) -> b
 
 
 class Sessions:
-    """All sessions of this process.
-
-    Args:
-        settings: of the console.
-    """
+    """All sessions of this process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -133,18 +127,14 @@ class Sessions:
         return len(self._sessions)
 
     def found(self, token: str | None) -> Session | None:
-        """The session of a cookie, which counts as used now; None if it has ended."""
+        """Return the session of a cookie and mark it as used; None if it has ended."""
         session = self._sessions.get(token or "")
         if session is not None:
             session.used = time.monotonic()
         return session
 
     async def is_cluster_open(self) -> bool:
-        """Whether the cluster has no access control.
-
-        Raises:
-            Refused: no router answers.
-        """
+        """Whether the cluster has no access control."""
         reader = self._anonymous_reader()
 
         async def read() -> bool:

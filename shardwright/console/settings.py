@@ -1,4 +1,4 @@
-"""What a console is started with."""
+"""The settings of a console."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,10 @@ class Target:
     """A process that serves metrics.
 
     Attributes:
-        process: its name.
         address: ``host:port`` of its metrics.
         role: ``router``, ``shardd`` or ``configd``.
         replica_set: of shard and config daemons.
-        listens: where clients reach it; empty if not known.
+        listens: its address for clients; empty if not known.
     """
 
     process: str
@@ -29,18 +28,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a console is started with.
+    """The settings of a console.
 
     Attributes:
         uri: connection string of the routers, without a user.
         client_options: further options of the connections, for TLS.
-        targets: the daemons' metrics.
-        bind_ip: addresses to listen on.
-        port: to listen on; 0 for any free one.
         certificate: file with certificate and key; None for plain HTTP.
         sample_seconds: time between two readings of the metrics.
         idle_seconds: idle time after which a session ends.
-        title: name of the cluster.
     """
 
     uri: str
@@ -60,7 +55,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can mean itself by a host."""
+    """Whether a host name or address is loopback."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -68,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_targets(path: Path) -> list[Target]:
-    """The targets in a file of Prometheus's ``file_sd_configs``.
+    """Read the targets in a file of Prometheus's ``file_sd_configs``.
 
     Raises:
         OSError: it cannot be read.

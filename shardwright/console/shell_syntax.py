@@ -1,7 +1,7 @@
-"""Reading a command or a pipeline as people write it in mongosh or in a driver, without running any JavaScript.
+"""Parser for commands and pipelines as people write them in mongosh or a driver, without running any JavaScript.
 
-Accepted are ``db.orders.find({…}, …).sort(…)``, ``db.orders.aggregate([…])`` and the like, and commands as documents.
-Documents may have keys without quotes, strings in single quotes, comments, and the types' constructors.
+Valid texts are ``db.orders.find({…}, …).sort(…)``, ``db.orders.aggregate([…])`` and the like, and commands as
+documents. Documents may have keys without quotes, strings in single quotes, comments, and the types' constructors.
 """
 
 import re
@@ -43,7 +43,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command that was read.
+    """A parsed command.
 
     Attributes:
         command: as a client sends it, without ``$db``.
@@ -55,19 +55,19 @@ class Parsed:
 
     @property
     def collection(self) -> str:
-        """The collection that it is about."""
+        """The collection of the command."""
         return str(next(iter(self.command.values()), ""))
 
 
 def parsed(text: str, default_db: str) -> Parsed:
-    """Read a command.
+    """Parse a command.
 
     Args:
-        text: what a person has pasted.
+        text: a text that a person has pasted.
         default_db: the database of ``db``.
 
     Raises:
-        SyntaxFault: it cannot be read, with the place.
+        SyntaxFault: it is not valid; with the place.
     """
     if len(text) > LENGTH_MAX:
         raise SyntaxFault("the text is too long")
@@ -75,10 +75,10 @@ def parsed(text: str, default_db: str) -> Parsed:
 
 
 def document(text: str) -> Any:  # noqa: ANN401 - any value
-    """Read one value, for example a shard key bound.
+    """Parse one value, for example a shard key bound.
 
     Raises:
-        SyntaxFault: it cannot be read.
+        SyntaxFault: it is not valid.
     """
     reader = _Reader(list(_tokens(text)))
     value = reader.value(0)
@@ -289,7 +289,7 @@ def _date(value: Any) -> datetime:  # noqa: ANN401 - milliseconds or text
 
 
 def _command(collection: str, calls: list[tuple[str, list[Any]]]) -> dict[str, Any]:
-    """The command that calls of the shell send."""
+    """Return the command that calls of the shell send."""
     calls = [call for call in calls if call[0] not in ("explain", "pretty", "toArray", "next", "forEach")]
     if not calls:
         raise SyntaxFault("write what to do with the collection, for example .find({…})")

@@ -13,7 +13,7 @@ _INT32: Final = range(-(2**31), 2**31)
 
 
 def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
-    """A value that can be pasted into mongosh."""
+    """Format a value so that it can be pasted into mongosh."""
     match value:
         case None:
             return "null"
@@ -55,7 +55,7 @@ def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
 
 
 def short_text(value: Any, length_max: int = 60) -> str:  # noqa: ANN401 - any value
-    """A value for people: a bound without braces, shortened."""
+    """Format a value for people: a bound without braces, shortened."""
     text = ", ".join(map(_plain, value.values())) if isinstance(value, Mapping) else _plain(value)
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
