@@ -64,7 +64,7 @@ _SHOWN_CHARACTERS: Final = 500
 
 
 def main() -> int:
-    """Run the benchmarks; the return value is the exit status."""
+    """Run the benchmarks and return the exit status."""
     options = _options()
     try:
         document = run(options)
@@ -76,11 +76,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Make the requested measurements.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Make the requested measurements."""
     document: dict[str, Any] = {}
     sizes = CHUNKS_QUICK if options.quick else CHUNKS
     workloads = [workload for workload in WORKLOADS if workload.name in options.only]
@@ -139,7 +135,6 @@ class Bench:
     """The running targets and the measurements on them.
 
     Args:
-        options: the options of the command line.
         directory: for data and plans.
         running: the exit stack that stops everything at the end.
 
@@ -167,7 +162,7 @@ class Bench:
         return replace(dialect, numbers_writes=dialect.numbers_writes and not self._options.unnumbered)
 
     def _load(self, workload: Workload) -> None:
-        """Load what only this workload needs."""
+        """Load the data that only this workload needs."""
         if workload.data is None:
             return
         collection, documents = workload.data
@@ -241,7 +236,7 @@ class Bench:
 
 
 def _check(workload: Workload, target: Target, frame: bytes) -> None:
-    """Check one reply completely; for the others, the load generator checks only that they have no errors."""
+    """Check one reply completely; the load generator checks all others for errors only."""
     host, _, port = target.address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as replies:
         connection.sendall(frame)

@@ -1,7 +1,7 @@
-"""The cost of access control, in CPU time of the router: of admitting a point read, and of log-ins.
+"""CPU time of access control in the router: admission of a point read, and log-ins.
 
-Both are measured by themselves, with a user whose description is cached: on a busy machine the time of a find varies by
-more than access control takes. They are compared with a whole point find (`bench.workloads`).
+Both are measured by themselves, with a user whose description is cached, because on a busy machine the time of a find
+varies by more than access control takes. They are compared with a whole point find (`bench.workloads`).
 """
 
 import base64
@@ -38,7 +38,7 @@ _POINT_FIND: Final = {"find": "c", "filter": {"key": 1}, "limit": 1, "singleBatc
 
 
 def measure_access() -> dict[str, float]:
-    """Measure both and print them: microseconds of CPU time for each find and for each log-in, log-ins per second."""
+    """Measure both and print them: CPU microseconds of a find and of a log-in, and log-ins per second."""
     results = trio.run(_measure)
     results["log-ins per second"] = 1e6 / results["log-in"]
     print("\naccess control, CPU us of the router")
@@ -87,7 +87,7 @@ async def _cost(step: Callable[[], Coroutine[Any, Any, object]], repeats: int = 
 
 
 async def _log_in(access: AccessControl) -> None:
-    """Both sides of a conversation; the client has derived its keys before."""
+    """Run both sides of a conversation; the client has derived its keys before."""
     login = Login()
     client = ClientConversation(_USER.user, base64.b64encode(os.urandom(24)))
     first = await access.scram.start(login, _USER.db, _MECHANISM.value, client.first, skips_empty=True)
@@ -107,7 +107,7 @@ class _Catalog(CatalogClient):
         super().__init__(cast("Any", None), VectorClock())
 
     async def ask(self, question: Mapping[str, Any], db: str = "admin") -> dict[str, Any]:
-        """The answer to ``usersInfo``."""
+        """Answer ``usersInfo``."""
         del question, db
         credentials = {
             "iterationCount": _MECHANISM.iterations,

@@ -1,7 +1,7 @@
-"""How long a round of the balancer takes in a cluster of 200 collections and a million chunks, and its memory.
+"""Duration and memory of a balancer round in a cluster of 200 collections and a million chunks.
 
 The chunks are written directly into the catalog, as splits and moves would have left them. A real round runs over the
-cluster while it is even; what it decides about zones that are violated everywhere is explained, but not done.
+cluster while it is even. Decisions about zones that are violated everywhere are explained, but not executed.
 """
 
 import http.client
@@ -44,11 +44,7 @@ _Client = MongoClient[dict[str, Any]]
 
 
 def measure_balancer_round(mongod: str, directory: Path, *, cache_gb: float, is_quick: bool) -> list[dict[str, Any]]:
-    """Make the measurements and print them.
-
-    Raises:
-        BenchError: the cluster refuses something, or a round does not come to its end.
-    """
+    """Make the measurements and print them."""
     chunks = _CHUNKS_QUICK if is_quick else _CHUNKS
     print(f"\nrounds: creating {COLLECTIONS} collections with {chunks:,} chunks on {SHARDS} shards", flush=True)
     try:
@@ -86,7 +82,7 @@ def _measured(cluster: OurCluster, what: str, step: Callable[[], float]) -> dict
 
 
 def _run_round(cluster: OurCluster, router: _Client) -> float:
-    """Let the balancer run a round; returns how long it says that the round took."""
+    """Run a round of the balancer, and return the duration that it reports."""
     number = router.admin.command("balancerStatus")["numBalancerRounds"]
     router.admin.command("balancerStart")
     try:
@@ -115,7 +111,7 @@ def _seconds_of_last_round(address: str) -> float:
 
 
 def _explain(configd: _Client) -> float:
-    """Have the moves of a round explained; returns how long that took."""
+    """Explain the moves of a round, and return how long that took."""
     began = time.perf_counter()
     decisions = configd.admin.command("_configsvrBalancerExplain", 1)["decisions"]
     if not decisions:
@@ -136,7 +132,7 @@ def _create_collections(router: _Client, config: _Client, chunks: int) -> None:
 
 
 def _chunks(uuid: Binary, shards: list[str], count: int) -> Iterator[dict[str, Any]]:
-    """Chunks of one collection: equally many on all shards."""
+    """Yield chunks of one collection: equally many on all shards."""
     bounds = [MinKey(), *range(count - 1), MaxKey()]
     for number, (low, high) in enumerate(pairwise(bounds)):
         shard = shards[number * len(shards) // count]
@@ -152,7 +148,7 @@ def _chunks(uuid: Binary, shards: list[str], count: int) -> Iterator[dict[str, A
 
 
 def _make_zones(router: _Client) -> None:
-    """Give each collection a range that belongs to another shard than it is on."""
+    """Assign a range of each collection to a zone of another shard."""
     router.admin.command("addShardToZone", f"shard{SHARDS - 1}", zone=_ZONE)
     for number in range(COLLECTIONS):
         zone = {"min": {"x": 10}, "max": {"x": 20}, "zone": _ZONE}

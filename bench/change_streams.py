@@ -1,7 +1,7 @@
 """The delay of change streams: from the sending of a write until its event has been read.
 
-A second process inserts documents at a fixed rate through the same address; each says when it was sent, by the clock
-that all processes of the machine share. The writes have ``w: 1``, so the delay includes the time until mongod's
+A second process inserts documents at a fixed rate through the same address. Each document has its sending time, by the
+clock that all processes of the machine share. The writes have ``w: 1``, so the delay includes the time until mongod's
 majority has them, which a stream waits for.
 """
 
@@ -29,17 +29,16 @@ ONE: Final = "writes to one shard"
 _COMMAND_SECONDS: Final = 60.0
 _WARM_UP_SECONDS: Final = 1.0
 _SHARE_MIN: Final = 0.1
-"""Fewer events than this are no load of that rate; on a slow machine the writer may fall behind."""
+"""Minimum share of the wanted events. On a slow machine the writer may fall behind, but fewer are not that load."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """What was measured on one target.
+    """Delays measured on one target.
 
     Attributes:
-        target: its name.
-        load: where the writes went.
-        events_per_second: how many events were read.
+        load: the shards that the writes went to.
+        events_per_second: rate of the events read.
         p50_ms, p99_ms, max_ms: the delays.
         cpu_us: CPU time per event of each of the target's processes.
     """
@@ -53,16 +52,12 @@ class Delays:
     cpu_us: dict[str, float]
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the results."""
+        """Return the document for the results."""
         return asdict(self)
 
 
 def measure_change_streams(targets: Sequence[Target], *, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Measure all targets in turn and print the results.
-
-    Raises:
-        BenchError: events are missing.
-    """
+    """Measure all targets in turn and print the results."""
     print(f"\nchange stream, {EVENTS_PER_SECOND:,} events per second")
     results = []
     for load in (BOTH, ONE):
@@ -75,11 +70,7 @@ def measure_change_streams(targets: Sequence[Target], *, rounds: int, seconds: f
 
 
 def measure(target: Target, load: str, seconds: float) -> Delays:
-    """Measure one target.
-
-    Raises:
-        BenchError: events are missing.
-    """
+    """Measure one target."""
     delays: list[float] = []
     with connect(target.address, _COMMAND_SECONDS) as client:
         collection = client[DATABASE].get_collection(STREAM_COLLECTION, codec_options=DEFAULT_RAW_BSON_OPTIONS)
@@ -115,12 +106,12 @@ def _read(stream: ChangeStream[Any], seconds: float, delays: list[float]) -> Non
 
 
 def delays_of(collection: Collection[Any], address: str, seconds: float) -> list[float]:
-    """The delays of a change stream, in seconds, while documents are inserted.
+    """Return the delays of a change stream, in seconds, while documents are inserted.
 
     Args:
-        collection: at which the events are read.
-        address: where the writes go; ``collection`` may be a copy of theirs on another deployment.
-        seconds: how long.
+        collection: the watched collection.
+        address: receives the writes; ``collection`` may be a copy on another deployment.
+        seconds: duration of the measurement.
     """
     delays: list[float] = []
     with collection.watch(max_await_time_ms=1000) as stream, _writer(address, 0):

@@ -1,9 +1,9 @@
-"""What access control and TLS cost a whole cluster: point finds and log-ins on an open, a closed and a secured one.
+"""The cost of access control and TLS for a whole cluster: point finds and log-ins with and without them.
 
-A closed loop on one connection, which takes turns between the clusters, a quarter of a second each, so that other work
-on the machine, which comes and goes within seconds, is the same for all. What is printed are medians over the turns,
-and how each cluster did beside the open one in the same turn. Every reply is checked. What the router alone needs is in
-`bench.access` and `bench.tls`.
+A closed loop on one connection takes turns between an open, a closed and a secured cluster, a quarter of a second each.
+So other work on the machine, which comes and goes within seconds, affects all of them equally. The printed numbers are
+medians over the turns, and ratios to the open cluster in the same turn. Every reply is checked. The router's share
+alone is in `bench.access` and `bench.tls`.
 """
 
 import base64
@@ -46,12 +46,11 @@ _LOG_IN: Final = "log-in"
 
 @dataclass(frozen=True)
 class Slice:
-    """What one cluster did during its part of a turn; CPU time is for each repetition, by process.
+    """Measurement of one cluster during its part of a turn; CPU time is per repetition, by process.
 
     Attributes:
-        per_second: how often it was repeated.
+        per_second: repetitions per second.
         p50_us: the median of the latencies, in microseconds.
-        cpu_us: in microseconds.
     """
 
     per_second: float
@@ -64,9 +63,8 @@ class Cost:
     """One measurement: medians over all turns.
 
     Attributes:
-        what: what was repeated.
-        of_open: the rate beside that of the open cluster in the same turn: the quartiles of that ratio.
-        more_cpu_us: CPU time beyond that of the open cluster in the same turn.
+        of_open: quartiles of the ratio of the rate to the open cluster's in the same turn.
+        more_cpu_us: CPU time beyond the open cluster's in the same turn.
     """
 
     cluster: str
@@ -80,13 +78,11 @@ class Cost:
 
     @classmethod
     def of(cls, cluster: str, what: str, slices: Sequence[Slice], beside: Sequence[Slice]) -> Self:
-        """The measurement of a cluster.
+        """Combine the slices of a cluster.
 
         Args:
-            cluster: its name.
-            what: what was repeated.
             slices: its own, one for each turn.
-            beside: those of the open cluster; empty if it has none.
+            beside: the open cluster's slices; empty if there are none.
         """
         pairs = list(zip(slices, beside, strict=True)) if beside else []
         roles = slices[0].cpu_us
@@ -116,11 +112,7 @@ class Cost:
 def measure_closed(
     mongod: str, directory: Path, *, rounds: int, seconds: float, cache_gb: float
 ) -> list[dict[str, Any]]:
-    """Measure the three kinds of clusters in turn, and print the results.
-
-    Raises:
-        BenchError: a cluster does not start, or a reply is wrong.
-    """
+    """Measure the three kinds of clusters in turn, and print the results."""
     print("\nan open cluster, a closed one, and one with TLS, on one connection", flush=True)
     results = []
     with ExitStack() as running:
@@ -141,11 +133,10 @@ def measure_closed(
 
 
 def _take_turns(clients: Mapping[str, "_Client"], what: str, seconds: float) -> dict[str, list[Slice]]:
-    """Measure several clusters so closely one after the other that the rest of the machine does the same to all.
+    """Measure several clusters alternately, so that the rest of the machine affects all of them equally.
 
     Args:
-        clients: of the clusters, by name.
-        what: to repeat.
+        what: the operation to repeat.
         seconds: for each cluster.
     """
     steps = {
@@ -158,7 +149,7 @@ def _take_turns(clients: Mapping[str, "_Client"], what: str, seconds: float) -> 
         for name in order:
             _repeat(steps[name], _SLICE_SECONDS * _WARM_UP_SHARE)
             slices[name].append(_measure(clients[name], steps[name]))
-        order.reverse()  # what comes after a turn's first may find the caches colder, or the machine busier
+        order.reverse()  # later clusters of a turn may find the caches colder, or the machine busier
     return slices
 
 
@@ -197,8 +188,6 @@ class _Client:
     """A connection to the router of a cluster, logged in if the cluster is closed.
 
     Args:
-        target: the cluster.
-        connection: to its router.
         user: name, database and password; None for an open cluster.
     """
 
@@ -213,11 +202,7 @@ class _Client:
 
     @classmethod
     def of(cls, cluster: OurCluster) -> Self:
-        """Connect to a cluster's router.
-
-        Raises:
-            BenchError: the router refuses the user.
-        """
+        """Connect to a cluster's router."""
         host, _, port = cluster.target.address.rpartition(":")
         connection = socket.create_connection((host, int(port)), _TIMEOUT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -239,11 +224,7 @@ class _Client:
         self._connection.close()
 
     def run(self, frame: bytes) -> dict[str, Any]:
-        """Send a request and return the body of its reply.
-
-        Raises:
-            BenchError: it failed.
-        """
+        """Send a request and return the body of its reply."""
         self._connection.sendall(frame)
         header = self._replies.read(4)
         reply = body_of(header + self._replies.read(int.from_bytes(header, "little") - 4))
@@ -252,7 +233,7 @@ class _Client:
         return reply
 
     def finding(self, *, in_session: bool) -> Callable[[], None]:
-        """Finds one document by its shard key, each time another one."""
+        """Return a function that finds one document by its shard key, each time another one."""
         session = {"lsid": {"id": Binary.from_uuid(uuid.uuid4())}} if in_session else {}
         common = {"limit": 1, "singleBatch": True, "$db": DATABASE, **session}
         frames = [request({"find": _COLLECTION, "filter": {"key": key}, **common}).data for key in range(_DOCUMENTS)]

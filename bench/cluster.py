@@ -29,11 +29,8 @@ _COMMAND_SECONDS: Final = 120.0
 class OurCluster:
     """A running cluster.
 
-    Args:
-        document: the output of ``shardwright up --json``.
-
     Attributes:
-        document: see above.
+        document: the output of ``shardwright up --json``.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -41,15 +38,15 @@ class OurCluster:
         self._processes = {process["name"]: process for process in document["processes"]}
 
     def address(self, name: str) -> str:
-        """``host:port`` of a process."""
+        """Return ``host:port`` of a process."""
         return str(self._processes[name]["address"])
 
     def pid(self, name: str) -> int:
-        """The pid of a process."""
+        """Return the pid of a process."""
         return int(self._processes[name]["pid"])
 
     def pids(self, role: str) -> tuple[int, ...]:
-        """The processes of a role, without those of the config servers, which are not involved."""
+        """Return the processes of a role, without the config servers, which are not involved."""
         return tuple(
             process["pid"]
             for name, process in self._processes.items()
@@ -70,11 +67,7 @@ class OurCluster:
 
 @contextmanager
 def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[OurCluster]:
-    """Run a cluster of two shards with the data.
-
-    Raises:
-        BenchError: it could not be set up.
-    """
+    """Run a cluster of two shards with the data."""
     with running_cluster(mongod, directory, cache_gb=cache_gb) as cluster:
         _prepare(cluster.address("router.0"))
         yield cluster
@@ -84,17 +77,11 @@ def our_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Ou
 def running_cluster(
     mongod: str, directory: Path, *, cache_gb: float, shards: int = 2, more: Sequence[str] = ()
 ) -> Iterator[OurCluster]:
-    """Run an empty cluster, whose balancer is stopped.
+    """Run an empty cluster with a stopped balancer.
 
     Args:
-        mongod: to run.
-        directory: of the cluster.
         cache_gb: WiredTiger's cache of each mongod.
-        shards: how many.
         more: further options of ``shardwright up``.
-
-    Raises:
-        BenchError: it does not start.
     """
     launcher = [sys.executable, "-m", "shardwright.deploy.cli"]
     options = ["--dir", str(directory), "--mongod", mongod, "--cache-gb", str(cache_gb), "--port", "0"]
@@ -103,7 +90,7 @@ def running_cluster(
     if up.returncode:
         raise BenchError(up.stderr.strip())
     try:
-        # As on the genuine cluster: what is measured should move only what the benchmark moves.
+        # As on the genuine cluster: only the benchmark should move anything.
         subprocess.run([*launcher, "balancer", "stop", "--dir", str(directory)], capture_output=True, check=True)
         yield OurCluster(json.loads(up.stdout))
     finally:

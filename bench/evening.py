@@ -1,4 +1,4 @@
-"""How long the balancer takes until a cluster of four shards is even, all of whose data is on one of them at first.
+"""The time until the balancer has evened out a cluster of four shards with all data on one of them.
 
 Whatever the number of documents, there are as many chunks as in 10 GB with the default chunk size of 128 MB.
 """
@@ -31,11 +31,7 @@ _POLL_SECONDS: Final = 0.5
 
 
 def measure_evening(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurement, print it and return the document for the results.
-
-    Raises:
-        BenchError: the cluster does not become even, or has other documents then.
-    """
+    """Make the measurement, print it and return the document for the results."""
     documents = options.documents
     print(f"evening: starting a cluster of {SHARDS} shards", flush=True)
     with running_cluster(mongod, directory / "evening", cache_gb=options.cache_gb, shards=SHARDS) as cluster:
@@ -85,11 +81,7 @@ def _even_out(cluster: OurCluster, documents: int, chunk_megabytes: int) -> dict
 
 
 def _wait_even(client: MongoClient[dict[str, Any]]) -> None:
-    """Wait until the balancer has nothing left to do.
-
-    Raises:
-        BenchError: it takes too long.
-    """
+    """Wait until the balancer has nothing left to do."""
     deadline = time.monotonic() + _EVEN_SECONDS_MAX
     while not client.admin.command("balancerCollectionStatus", _NAMESPACE)["balancerCompliant"]:
         if time.monotonic() > deadline:
@@ -98,7 +90,7 @@ def _wait_even(client: MongoClient[dict[str, Any]]) -> None:
 
 
 def _documents_by_shard(client: MongoClient[dict[str, Any]]) -> dict[str, int]:
-    """The documents that each shard owns, without those that it has given away and not deleted yet."""
+    """Count the documents that each shard owns, without orphans."""
     entry = client.config.collections.find_one({"_id": _NAMESPACE})
     assert entry is not None
     counts = Counter[str]()

@@ -23,11 +23,7 @@ _FORCE_MANUAL: Final = 1
 
 @contextmanager
 def genuine_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Target]:
-    """Run a config server and two shard servers with the data; the target is the first shard server.
-
-    Raises:
-        BenchError: it could not be set up.
-    """
+    """Run a config server and two shard servers with the data; the target is the first shard server."""
     with genuine_servers(mongod, directory, cache_gb=cache_gb) as servers:
         for collection in SHARDED_COLLECTIONS:
             servers.shard_collection(collection)
@@ -80,11 +76,7 @@ class GenuineServers:
 
 @contextmanager
 def genuine_servers(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[GenuineServers]:
-    """Run the servers as an empty cluster.
-
-    Raises:
-        BenchError: one does not start.
-    """
+    """Run the servers as an empty cluster."""
     with PortReservation() as ports, ExitStack() as processes:
         plans = {
             role: ProcessPlan(f"genuine.{role}", Role.MONGOD, ports.hold_free(), f"genuine-{role}")

@@ -1,7 +1,7 @@
-"""The cost of gossiping and signing cluster times on the path of a point read, in CPU time of the router.
+"""CPU time of gossiping and signing cluster times for a point read in the router.
 
-The steps are measured by themselves, since no router can do without them: checking the time that a client gossips,
-which then serves the shard, or else telling the shard a time; reading the time in the shard's reply; signing it for the
+The steps are measured by themselves, because no router can omit them. The router checks the time that a client gossips
+and forwards it to the shard, or else sends its own time. It reads the time in the shard's reply, and signs it for the
 client. The sums are compared with the CPU time of a whole point find (`bench.workloads`).
 """
 
@@ -35,8 +35,7 @@ _DRIFT_SECONDS_MAX: Final = 2**31
 def measure_gossip() -> dict[str, float]:
     """Measure the steps and print them; microseconds of CPU time by step.
 
-    The time that a client gossips is usually the router's, as it has it from the last reply; to see that is one
-    comparison.
+    A client usually gossips the router's own time, from the last reply, which takes a single comparison.
     """
     clock, signer = VectorClock(), TimeSigner(SigningKeys([_KEY]))
     clock.observe_cluster_time(pack_timestamp(_NOW))
@@ -65,9 +64,12 @@ def measure_gossip() -> dict[str, float]:
 
 
 def _exchanging(signer: TimeSigner, seconds: int) -> Callable[[], object]:
-    """Reading a find whose client gossips a time so many seconds ahead of the router's clock, and using that time.
+    """Return a function that reads a find and uses its gossiped time.
 
-    What is read and what the clock says are made again each time, since both are changed.
+    Request and clock are made again each time, because the exchange changes both.
+
+    Args:
+        seconds: difference of the gossiped time to the router's clock.
     """
     time, before = Timestamp(_NOW.time + seconds, 1), VectorTime(pack_timestamp(_NOW))
     signature = {"hash": Binary(proof_of(_KEY, pack_timestamp(time))), "keyId": Int64(_KEY.id)}
@@ -90,7 +92,7 @@ def _exchanging(signer: TimeSigner, seconds: int) -> Callable[[], object]:
 
 
 def _microseconds(step: Callable[[], object]) -> float:
-    """The CPU time of a step, without that of the loop."""
+    """Return the CPU time of a step, without the loop's own."""
 
     def nothing() -> None:
         return None

@@ -23,22 +23,14 @@ def create_indexes(client: MongoClient[dict[str, Any]]) -> None:
 
 
 def insert_documents(client: MongoClient[dict[str, Any]], dialect: Dialect) -> None:
-    """Insert the documents that most read workloads find.
-
-    Raises:
-        BenchError: the server refused them.
-    """
+    """Insert the documents that most read workloads find."""
     insert_into(client, dialect, READ_COLLECTION, stored_documents(random.Random(_SEED)))
 
 
 def insert_into(
     client: MongoClient[dict[str, Any]], dialect: Dialect, collection: str, documents: Iterable[dict[str, Any]]
 ) -> None:
-    """Insert documents into a collection.
-
-    Raises:
-        BenchError: the server refused them.
-    """
+    """Insert documents into a collection."""
     remaining = iter(documents)
     while batch := list(islice(remaining, _BATCH)):
         try:

@@ -20,7 +20,7 @@ SECONDS_MAX: Final = 86_400.0
 
 
 class BenchError(Exception):
-    """A measurement failed; the message says why."""
+    """A measurement failed; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measurement:
         p50, p95, p99, max: durations of operations, in microseconds.
         errors: replies that reported a failure.
         cpu_us: CPU time per operation of each of the target's processes, and of the load generator.
-        passages: the share of the requests that were served by passages, by the daemons of each kind.
+        passages: the share of the requests that passages served, by kind of daemon.
     """
 
     operations_per_second: float
@@ -45,7 +45,7 @@ class Measurement:
     passages: dict[str, float]
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the results."""
+        """Return the document for the results."""
         return asdict(self)
 
 
@@ -54,9 +54,6 @@ class LoadGenerator:
 
     Args:
         directory: for its plans.
-
-    Raises:
-        BenchError: there is no C compiler, or it failed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -72,11 +69,7 @@ class LoadGenerator:
             raise BenchError(f"the load generator could not be compiled: {error.stderr}") from error
 
     def run(self, target: Target, plan: Plan, *, connections: int, warm_up: float, seconds: float) -> Measurement:
-        """Send the plan's requests to the target.
-
-        Raises:
-            BenchError: the connection broke, or a reply could not be understood.
-        """
+        """Send the plan's requests to the target."""
         with self.running(target, plan, connections=connections, warm_up=warm_up, seconds=seconds) as load:
             return load.wait()
 
@@ -100,10 +93,8 @@ class RunningLoad:
     """A running load generator.
 
     Args:
-        target: receives its requests.
-        process: the generator.
-        cpu_before: CPU seconds of the target's processes when it started.
-        passages_before: the requests that passages had served by then.
+        cpu_before: CPU seconds of the target's processes at the start.
+        passages_before: requests served by passages before the start.
     """
 
     def __init__(
@@ -119,16 +110,12 @@ class RunningLoad:
         self._passages_before = passages_before
 
     def stop(self) -> Measurement:
-        """Stop it now; errors as `wait`."""
+        """Stop it now."""
         self._process.terminate()
         return self.wait()
 
     def wait(self) -> Measurement:
-        """Wait until its time is over; returns its measurement.
-
-        Raises:
-            BenchError: the connection broke, or a reply could not be understood.
-        """
+        """Wait until its time is over, and return its measurement."""
         output, error = self._process.communicate()
         if self._process.returncode:
             raise BenchError(f"{self._target.name}: {error.strip()}")

@@ -28,16 +28,12 @@ _INSERT_BATCH: Final = 20_000
 
 
 def collection_name(count: int) -> str:
-    """The name of the collection with ``count`` chunks."""
+    """Return the name of the collection with ``count`` chunks."""
     return f"chunks{count}"
 
 
 def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
-    """Create a collection for each number of chunks, with the documents for point finds.
-
-    Raises:
-        BenchError: the cluster refused something.
-    """
+    """Create a collection for each number of chunks, with the documents for point finds."""
     try:
         with (
             connect(cluster.address("router.0"), _COMMAND_SECONDS) as router,
@@ -57,11 +53,7 @@ def create_collections(cluster: OurCluster, counts: Sequence[int]) -> None:
 
 
 def _wait_until_persisted(cluster: OurCluster, counts: Sequence[int]) -> None:
-    """Wait until the shard has persisted the tables on its mongod, which it does in the background.
-
-    Raises:
-        BenchError: it takes too long.
-    """
+    """Wait until the shard has persisted the tables on its mongod, which it does in the background."""
     deadline = time.monotonic() + _PERSIST_SECONDS_MAX
     with connect(cluster.address(f"{_SHARD}.0.mongod"), _COMMAND_SECONDS) as mongod:
         for count in counts:
@@ -85,7 +77,7 @@ def _write_chunks(config: MongoClient[dict[str, Any]], namespace: str, count: in
 
 
 def _chunks(like: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """``count`` chunks that divide all keys evenly, otherwise like the given one."""
+    """Yield ``count`` chunks that divide all keys evenly, otherwise like the given one."""
     major = like["lastmod"].time + 1
     bounds = [bson.MinKey(), *(number * DOCUMENTS / count for number in range(1, count)), bson.MaxKey()]
     for number in range(count):

@@ -48,7 +48,7 @@ class PeakMemory:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """The resident memory of a process."""
+    """Return the resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

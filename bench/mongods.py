@@ -24,11 +24,7 @@ _COMMAND_SECONDS: Final = 120.0
 
 @contextmanager
 def direct_mongod(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[Target]:
-    """Run a mongod with the data, as the target without anything in front of it.
-
-    Raises:
-        BenchError: it does not start.
-    """
+    """Run a mongod with the data, as the target without anything in front of it."""
     with PortReservation() as ports:
         plan = ProcessPlan("direct", Role.MONGOD, ports.hold_free(), "direct")
         ports.release(*plan.ports())
@@ -41,11 +37,7 @@ def direct_mongod(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[
 
 @contextmanager
 def primary_mongod(mongod: str, plan: ProcessPlan, directory: Path, cache_gb: float, *options: str) -> Iterator[int]:
-    """Run a mongod that is primary of its own set; yields its pid.
-
-    Raises:
-        BenchError: it does not start.
-    """
+    """Run a mongod that is primary of its own set; yields its pid."""
     directory.mkdir(parents=True)
     log = directory / "mongod.log"
     parameters = {DIAGNOSTIC_DATA: "false"}

@@ -1,4 +1,4 @@
-"""``movePrimary``: its throughput beside a raw copy of the same documents, and how long writers wait for its end."""
+"""``movePrimary``: its throughput compared with a raw copy of the documents, and how long its end delays writers."""
 
 import argparse
 from dataclasses import replace
@@ -21,11 +21,7 @@ _COMMAND_SECONDS: Final = 120.0
 
 
 def measure_move_primary(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurements, print them as tables and return the document for the results.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Make the measurements, print them as tables and return the document for the results."""
     documents = options.documents
     generator = LoadGenerator(directory)
     moves: dict[str, list[Move]] = {_RAW_COPY: [], _MOVED: []}
@@ -61,11 +57,7 @@ def _create(cluster: MovingCluster, collection: str) -> None:
 
 
 def _move_database(cluster: MovingCluster, collection: str, documents: int) -> Move:
-    """Move the database, and check that all documents have arrived.
-
-    Raises:
-        BenchError: it failed.
-    """
+    """Move the database, and check that all documents have arrived."""
     total = documents + KEPT_DOCUMENTS
     command = {"movePrimary": DATABASE, "to": "shard1"}
     moved = measured(cluster, total, lambda: run_on(cluster.target.address, command, seconds=MOVE_SECONDS))

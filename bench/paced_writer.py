@@ -1,6 +1,6 @@
 """Inserts documents at a fixed rate until it is killed: ``python -m bench.paced_writer ADDRESS LOWEST_KEY``.
 
-A write that is late does not delay those after it: each thread catches up with its schedule.
+A late write does not delay later ones: each thread catches up with its schedule.
 """
 
 import random

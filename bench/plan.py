@@ -33,16 +33,12 @@ _BODY_AT: Final = 21
 
 @dataclass(frozen=True)
 class Frame:
-    """One request.
-
-    Attributes:
-        data: the OP_MSG.
-    """
+    """One request, an OP_MSG."""
 
     data: bytes
 
     def filled(self) -> bytes:
-        """The request with new ids, as the load generator would send it first on a connection."""
+        """Return the request with new ids, as the load generator would send it first on a connection."""
         data = bytearray(self.data)
         session_id = uuid4().bytes
         for kind, offset in self._slots():
@@ -56,7 +52,7 @@ class Frame:
         return bytes(data)
 
     def encoded(self) -> bytes:
-        """The encoding in a plan."""
+        """Return the encoding in a plan."""
         slots = self._slots()
         numbers = [number for slot in slots for number in slot]
         return struct.pack(f"<II{len(numbers)}I", len(self.data), len(slots), *numbers) + self.data
@@ -70,7 +66,7 @@ class Frame:
 
 
 class SlotKind(IntEnum):
-    """What the load generator writes into a request before it sends it (``enum slot_kind`` of ``loadgen.c``)."""
+    """Values that the load generator writes into a request before it sends it (``enum slot_kind`` of ``loadgen.c``)."""
 
     OBJECT_ID = 0
     SESSION_ID = 1
@@ -91,7 +87,6 @@ class Plan:
     """The frames that the load generator sends repeatedly, one after another.
 
     Attributes:
-        frames: the requests.
         get_more: the command that continues a cursor opened by a request, with `_CURSOR_ID` to be replaced; None if
             requests open no cursors.
     """
@@ -110,7 +105,7 @@ class Plan:
 
 
 def request(command: dict[str, Any], documents: dict[str, list[dict[str, Any]]] | None = None) -> Frame:
-    """A request with the given body, and at most one document sequence."""
+    """Build a request with the given body, and at most one document sequence."""
     sections = b"".join(
         encode_sequence(name.encode(), map(bson.encode, each)) for name, each in (documents or {}).items()
     )
@@ -118,11 +113,11 @@ def request(command: dict[str, Any], documents: dict[str, list[dict[str, Any]]] 
 
 
 def get_more(command: str, collection: str, common: dict[str, Any]) -> bytes:
-    """The request that continues a cursor."""
+    """Build the request that continues a cursor."""
     body = bson.encode({command: _CURSOR_ID, "collection": collection, **common})
     return op_msg(body, request_id=1)
 
 
 def body_of(frame: bytes) -> dict[str, Any]:
-    """The decoded body of a frame that has only a body."""
+    """Decode the body of a frame that has only a body."""
     return bson.decode(frame[_BODY_AT:])

@@ -34,11 +34,7 @@ listen mongod
 
 @contextmanager
 def tcp_proxy(direct: Target, directory: Path) -> Iterator[Target]:
-    """Run the proxy in front of a target.
-
-    Raises:
-        BenchError: it does not start.
-    """
+    """Run the proxy in front of a target."""
     assert PROXY is not None
     directory.mkdir(parents=True)
     with PortReservation() as ports:

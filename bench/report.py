@@ -64,7 +64,7 @@ class Result:
         return {role: median(each.passages[role] for each in self.rounds) for role in self.rounds[0].passages}
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the results."""
+        """Return the document for the results."""
         return {
             "workload": self.workload,
             "connections": self.connections,
@@ -81,7 +81,7 @@ class Result:
 
 
 def table(title: str, results: Sequence[Result]) -> str:
-    """The results of one workload for one number of connections: a line per target, compared with the first."""
+    """Format the results of one workload for one number of connections: a line per target, compared with the first."""
     first = results[0]
     lines = [f"\n{title}, {first.connections} connection{'s' if first.connections > 1 else ''}"]
     lines.append(
@@ -101,7 +101,7 @@ def table(title: str, results: Sequence[Result]) -> str:
 
 
 def write_json(document: dict[str, Any]) -> Path:
-    """Write all results of a run with a description of the machine; returns the file's path."""
+    """Write all results of a run with a description of the machine, and return the file's path."""
     _RESULTS.mkdir(exist_ok=True)
     path = _RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "kernel": platform.release()}

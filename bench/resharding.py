@@ -1,7 +1,7 @@
-"""``reshardCollection``: its throughput beside a raw copy of the same documents, and how long writers wait for its end.
+"""``reshardCollection``: its throughput compared with a raw copy of the same documents, and the wait of writers.
 
 All documents are on one shard by ``key``. They are resharded by the hash of ``key``, so that half of them move to the
-other shard, and a client's updates by ``key`` have the whole shard key before and after.
+other shard. A client's updates by ``key`` have the whole shard key before and after.
 """
 
 import argparse
@@ -28,11 +28,7 @@ _COMMAND_SECONDS: Final = 120.0
 
 
 def measure_resharding(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurements, print them as tables and return the document for the results.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Make the measurements, print them as tables and return the document for the results."""
     documents = min(options.documents, DOCUMENTS_MAX)
     generator = LoadGenerator(directory)
     moves: dict[str, list[Move]] = {_RAW_COPY: [], _RESHARDED: []}
@@ -56,11 +52,7 @@ def measure_resharding(options: argparse.Namespace, mongod: str, directory: Path
 
 
 def _reshard(cluster: MovingCluster, collection: str, documents: int) -> Move:
-    """Reshard a collection, and check that all documents are there, and half of them on the other shard.
-
-    Raises:
-        BenchError: it failed.
-    """
+    """Reshard a collection, and check that all documents are there, and half of them on the other shard."""
     halves = [
         {"recipientShardId": "shard1", "min": {"key": MinKey()}, "max": {"key": Int64(0)}},
         {"recipientShardId": "shard0", "min": {"key": Int64(0)}, "max": {"key": MaxKey()}},

@@ -43,11 +43,7 @@ _UUID: Final = Binary.from_uuid(UUID(int=1))
 
 
 def measure_routing(sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Measure tables of these sizes and print them as a table.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Measure tables of these sizes and print them as a table."""
     print("\nrouting tables")
     columns = ("chunks", "look-up us", "target us", "10 changed us", "memory MiB", "build s")
     print("  " + "".join(f"{column:>15}" for column in columns))
@@ -88,7 +84,7 @@ def measure(size: int) -> dict[str, Any]:
 
 
 def _build(collection: ShardedCollection, size: int) -> tuple[RoutingTable, float]:
-    """A table built from documents of the catalog as they arrive, and how long this took without making them."""
+    """Build a table from documents of the catalog as they arrive, and measure the time without making them."""
     builder = RoutingTableBuilder(collection)
     documents = map(_document, chunks(size))
     seconds = 0.0
@@ -102,7 +98,7 @@ def _build(collection: ShardedCollection, size: int) -> tuple[RoutingTable, floa
 
 
 def _document(chunk: ChunkPlacement) -> bytes:
-    """A document of ``config.chunks``."""
+    """Return a document of ``config.chunks``."""
     ((moved, shard),) = chunk.history
     return bson.encode(
         {
@@ -118,7 +114,7 @@ def _document(chunk: ChunkPlacement) -> bytes:
 
 
 def chunks(count: int) -> Iterator[ChunkPlacement]:
-    """Chunks that cover all keys, in order, distributed over `SHARDS`, each with a history of one move."""
+    """Yield chunks that cover all keys, in order, distributed over `SHARDS`, each with a history of one move."""
     moved = pack_timestamp(Timestamp(1_700_000_100, 1))
     for number in range(count):
         low = bound(number, count)
@@ -127,7 +123,7 @@ def chunks(count: int) -> Iterator[ChunkPlacement]:
 
 
 def bound(number: int, count: int) -> bytes:
-    """The lower bound of a chunk as a document; MaxKey for the number after the last chunk."""
+    """Return the lower bound of a chunk as a document; MaxKey for the number after the last chunk."""
     key: Any = number * _KEYS_PER_CHUNK
     if number == 0:
         key = bson.MinKey()
@@ -137,7 +133,7 @@ def bound(number: int, count: int) -> bytes:
 
 
 def _look_up_us(table: RoutingTable, size: int) -> float:
-    """The time of a look-up of an encoded key."""
+    """Measure a look-up of an encoded key."""
     numbers = random.Random(_SEED)
     pattern = table.key_pattern
     keys = [
@@ -150,7 +146,7 @@ def _look_up_us(table: RoutingTable, size: int) -> float:
 
 
 def _target_us(table: RoutingTable, size: int) -> float:
-    """The time from the raw filter of a point find to the shard, as needed by a router for each find."""
+    """Measure the way from the raw filter of a point find to the shard, which a router needs for each find."""
     numbers = random.Random(_SEED)
     filters = [bson.encode({"key": numbers.randrange(size * _KEYS_PER_CHUNK)}) for _ in range(_LOOK_UPS)]
     started = process_time()
@@ -160,7 +156,7 @@ def _target_us(table: RoutingTable, size: int) -> float:
 
 
 def _refresh_us(table: RoutingTable, size: int) -> float:
-    """The time to build a new table after ten chunks have moved; the fastest of several runs, to exclude noise."""
+    """Measure building a new table after ten chunks have moved; the fastest of several runs, to exclude noise."""
     numbers = random.Random(_SEED)
     count = min(size, CHANGED_CHUNKS)
     fastest = float("inf")

@@ -20,9 +20,8 @@ class Target:
     Attributes:
         name: its name on the command line, in the table and in the results.
         address: ``host:port`` to send requests to.
-        dialect: the names of its commands.
         processes: pids by description; processes of the same kind share a description.
-        metrics: addresses of the metrics of those that have passages, by description.
+        metrics: metrics addresses of processes with passages, by description.
     """
 
     name: str
@@ -32,11 +31,11 @@ class Target:
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """The CPU time that its processes have used so far, by description."""
+        """Return the CPU time that its processes have used so far, by description."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.processes.items()}
 
     def requests_in_passages(self) -> dict[str, int]:
-        """How many requests passages have served so far, by description."""
+        """Return the number of requests that passages have served so far, by description."""
         return {role: sum(map(_requests_in_passages, addresses)) for role, addresses in self.metrics.items()}
 
 
@@ -51,6 +50,6 @@ def _requests_in_passages(address: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used so far."""
-    # As `clock_getcpuclockid` makes it: in nanoseconds, where /proc has hundredths of a second.
+    """Return the CPU time that a process has used so far."""
+    # The clock id that `clock_getcpuclockid` returns has nanoseconds, where /proc has hundredths of a second.
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)

@@ -1,7 +1,7 @@
-"""What TLS costs beside a plain connection, in CPU time of one end.
+"""The cost of TLS compared with a plain connection, in CPU time of one end.
 
-Both ends are sockets of this process, so that nothing else is measured: a request of a point find and its reply, a long
-reply, and a handshake with certificates on both sides.
+Both ends are sockets of this process, so that nothing else is measured. The exchanges are a request of a point find and
+its reply, a long reply, and a handshake with certificates on both sides.
 """
 
 import socket

@@ -1,6 +1,6 @@
 """Transactions: their rate on one shard, and the latency of a commit on two shards.
 
-A closed loop on one connection, with frames that are built before and numbered by writing eight bytes. Every
+The load is a closed loop on one connection, with prebuilt frames that are numbered by writing eight bytes. Every
 transaction updates documents by shard key, and every reply is checked.
 """
 
@@ -60,11 +60,7 @@ class Transactions:
 
 
 def measure_transactions(targets: Sequence[Target], *, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Measure the targets that drivers can use, in turn, and print the results.
-
-    Raises:
-        BenchError: a statement or a commit failed.
-    """
+    """Measure the targets that drivers can use, in turn, and print the results."""
     print("\ntransactions on one connection, each of updates by shard key and a commit")
     results = []
     for _ in range(rounds):
@@ -82,7 +78,7 @@ def measure_transactions(targets: Sequence[Target], *, rounds: int, seconds: flo
 
 
 def measure(target: Target, shape: str, seconds: float) -> Transactions:
-    """Measure one target; errors as `measure_transactions`."""
+    """Measure one target."""
     with _connected(target.address) as connection:
         session = _Session(connection, SHAPES[shape])
         _run(session, seconds * _WARM_UP_SHARE)
@@ -106,10 +102,9 @@ def _run(session: "_Session", seconds: float) -> list[float]:
 
 
 class _Session:
-    """A session whose transactions repeat themselves.
+    """A session that repeats its transactions.
 
     Args:
-        connection: a connected socket.
         transactions: the keys that each of them updates.
     """
 
@@ -141,14 +136,14 @@ class _Session:
 
 
 class _Frame:
-    """A request, and where its transaction's number is."""
+    """A request, and the position of its transaction number."""
 
     def __init__(self, command: dict[str, Any]) -> None:
         self._data = bytearray(op_msg(bson.encode(command), request_id=1))
         self._number_at = self._data.index(_NUMBER.to_bytes(8, "little"))
 
     def numbered(self, number: int) -> bytearray:
-        """The request of the transaction with this number."""
+        """Return the request with a transaction number."""
         self._data[self._number_at : self._number_at + 8] = number.to_bytes(8, "little")
         return self._data
 

@@ -1,4 +1,4 @@
-"""The workloads: their requests, and how a correct reply is recognised.
+"""The workloads: their requests, and the checks of their replies.
 
 The data is the same for every target: `DOCUMENTS` documents, sharded (where there are shards) by range on ``key``, with
 the upper half of the keys on the second shard. Operations on one document use only keys of the second shard, so that
@@ -59,7 +59,7 @@ class Dialect:
     numbers_writes: bool = True
 
     def __call__(self, command: str) -> str:
-        """The target's name of a command."""
+        """Return the target's name of a command."""
         return self.prefix + command[0].upper() + command[1:] if self.prefix else command
 
 
@@ -73,9 +73,7 @@ class Workload:
 
     Attributes:
         name: its name on the command line and in the results.
-        title: its title in the table.
-        plan: builds its requests.
-        is_right: whether the decoded reply to any of them is as expected.
+        is_right: returns whether a decoded reply is correct.
         is_long: whether an operation takes so long that there is no warm-up and a run has only a few.
         data: a collection that only this workload reads, and its documents. A quick run has fewer.
         is_in_every_dialect: whether the genuine router code in a shard server has the command, too.
@@ -90,12 +88,12 @@ class Workload:
     is_in_every_dialect: bool = True
 
     def requests(self, dialect: Dialect) -> Plan:
-        """Its requests for a target, the same every time."""
+        """Return its requests for a target, the same every time."""
         return self.plan(dialect, random.Random(_SEED))
 
 
 def document(key: int, random_numbers: random.Random) -> dict[str, Any]:
-    """A document of about 250 bytes, whose ``_id`` the load generator sets."""
+    """Return a document of about 250 bytes, whose ``_id`` the load generator sets."""
     return {
         "_id": UNIQUE_ID,
         "key": key,
@@ -112,10 +110,9 @@ def _common(*, is_write: bool = False) -> dict[str, Any]:
 
 
 def _drivers_fields(dialect: Dialect, *, is_write: bool = False, has_deadline: bool = False) -> dict[str, Any]:
-    """The fields that a driver adds to a command, in its order.
+    """Return the fields that a driver adds to a command, in its order.
 
     Args:
-        dialect: the target's.
         is_write: a retryable write, otherwise a read with a read preference.
         has_deadline: the application has set an API version and a time limit.
     """
@@ -343,5 +340,5 @@ WORKLOADS: Final[Sequence[Workload]] = (
 
 
 def stored_documents(random_numbers: random.Random) -> list[dict[str, Any]]:
-    """The documents loaded before the measurements."""
+    """Return the documents loaded before the measurements."""
     return [{**document(key, random_numbers), "_id": bson.ObjectId()} for key in range(DOCUMENTS)]

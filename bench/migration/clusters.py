@@ -1,4 +1,4 @@
-"""Clusters of two shards between which ranges are moved, genuine and ours, with the same interface."""
+"""Clusters of two shards with the same interface, genuine and ours, for moves of ranges."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +24,9 @@ class MovingCluster:
     """A cluster without data.
 
     Attributes:
-        target: receives the clients' requests.
         mongods: addresses of the mongods of donor and recipient.
         servers: pids of these mongods, by description.
-        daemons: pids of the daemons beside them, likewise.
+        daemons: pids of the daemons alongside, by description.
         shard_collection: shards a new collection, entirely on the donor.
         move_range: moves all keys from 0 to the given one to the recipient.
     """
@@ -42,11 +41,7 @@ class MovingCluster:
 
 @contextmanager
 def genuine_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[MovingCluster]:
-    """A config server and two shard servers.
-
-    Raises:
-        BenchError: one does not start.
-    """
+    """Run a config server and two shard servers."""
     with genuine_servers(mongod, directory, cache_gb=cache_gb) as servers:
         yield MovingCluster(
             servers.target,
@@ -59,11 +54,7 @@ def genuine_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> 
 
 @contextmanager
 def our_moving_cluster(mongod: str, directory: Path, *, cache_gb: float) -> Iterator[MovingCluster]:
-    """Our cluster of two shards.
-
-    Raises:
-        BenchError: it does not start.
-    """
+    """Run our cluster of two shards."""
     with running_cluster(mongod, directory, cache_gb=cache_gb) as cluster:
         router = cluster.address("router.0")
         run_on(router, {"enableSharding": DATABASE, "primaryShard": "shard0"})
@@ -83,11 +74,7 @@ def _move(collection: str, end: int) -> dict[str, Any]:
 
 
 def run_on(router: str, command: dict[str, Any], *, seconds: float = _COMMAND_SECONDS) -> None:
-    """Run a command on ``admin``.
-
-    Raises:
-        BenchError: it failed.
-    """
+    """Run a command on ``admin``."""
     with connect(router, seconds) as client:
         try:
             client.admin.command(command)

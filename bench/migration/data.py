@@ -1,4 +1,4 @@
-"""The documents that are moved, and those in the same collection that stay."""
+"""The documents that are moved, and the documents in the same collection that stay."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 DOCUMENT_BYTES: Final = 1_000
 KEPT_DOCUMENTS: Final = 10_000
-"""Documents with keys above those that move."""
+"""Number of documents that stay, with keys above the moved ones."""
 
 _BATCH: Final = 5_000
 _COMMAND_SECONDS: Final = 600.0
@@ -26,11 +26,7 @@ _TEXT_CHARACTERS: Final = 1 << 20
 
 
 def insert_documents(address: str, collection: str, moved: int) -> None:
-    """Insert documents with keys from 0 through a mongod: ``moved`` of them, and `KEPT_DOCUMENTS` with higher keys.
-
-    Raises:
-        BenchError: the server refused them.
-    """
+    """Insert documents with keys from 0 through a mongod: ``moved`` of them, and `KEPT_DOCUMENTS` with higher keys."""
     with connect(address, _COMMAND_SECONDS) as client:
         try:
             for batch in batches(_documents(moved + KEPT_DOCUMENTS), _BATCH):
@@ -40,14 +36,14 @@ def insert_documents(address: str, collection: str, moved: int) -> None:
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of at most ``size``."""
+    """Yield the items in lists of at most ``size``."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def _documents(count: int) -> Iterator[RawBSONDocument]:
-    """Documents of `DOCUMENT_BYTES` each, with text that compresses only moderately."""
+    """Yield documents of `DOCUMENT_BYTES` each, with text that compresses only moderately."""
     numbers = random.Random(_SEED)
     text = numbers.randbytes(_TEXT_CHARACTERS // 2).hex()
     filled = DOCUMENT_BYTES - len(bson.encode(_document(0, "")))

@@ -30,7 +30,6 @@ class LoadedMove:
     Attributes:
         before: the load without a migration.
         during: the load during the whole migration.
-        move: the migration.
     """
 
     before: Measurement
@@ -43,7 +42,7 @@ class LoadedMove:
         return 1 - self.during.operations_per_second / self.before.operations_per_second
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the results."""
+        """Return the document for the results."""
         return {
             "before": self.before.to_document(),
             "during": self.during.to_document(),
@@ -53,7 +52,7 @@ class LoadedMove:
 
 
 def writes(dialect: Dialect, collection: str, first: int, count: int) -> Plan:
-    """Updates of single documents with keys in a range."""
+    """Plan updates of single documents with keys in a range."""
     numbers = random.Random(_SEED)
 
     def update() -> dict[str, Any]:
@@ -64,17 +63,17 @@ def writes(dialect: Dialect, collection: str, first: int, count: int) -> Plan:
 
 
 def writes_beside(dialect: Dialect, collection: str, documents: int) -> Plan:
-    """Updates of documents that stay: they need no transfer, but they wait for the commit too."""
+    """Plan updates of documents that stay: they need no transfer, but they wait for the commit too."""
     return writes(dialect, collection, documents, KEPT_DOCUMENTS)
 
 
 def writes_within(dialect: Dialect, collection: str, documents: int) -> Plan:
-    """Updates of the documents that move."""
+    """Plan updates of the documents that move."""
     return writes(dialect, collection, 0, documents)
 
 
 def reads(dialect: Dialect, collection: str, documents: int) -> Plan:
-    """Finds of single documents that move."""
+    """Plan finds of single documents that move."""
     numbers = random.Random(_SEED)
     common = {"limit": 1, "singleBatch": True, "lsid": _SESSION, "$db": DATABASE}
     return Plan(
@@ -98,16 +97,10 @@ def move_under_load(
     """Apply a load to a cluster, first alone for some seconds, then while its documents move.
 
     Args:
-        generator: makes the load.
-        cluster: the cluster.
         collection: the collection to create.
-        documents: how many documents move.
-        plan: the load.
-        seconds: how long it is applied alone.
+        documents: number of documents to move.
+        seconds: duration of the load alone.
         change: moves the documents, given the first arguments; by default a range of them.
-
-    Raises:
-        BenchError: an operation or the migration failed.
     """
     prepare(cluster, collection, documents)
     before = generator.run(cluster.target, plan, connections=CLIENTS, warm_up=seconds / 4, seconds=seconds)

@@ -27,9 +27,8 @@ class Move:
     """One measurement.
 
     Attributes:
-        documents: how many documents were moved or copied.
-        seconds: the duration.
-        cpu_seconds: CPU time of both mongods, and of the daemons beside them.
+        documents: number of documents moved or copied.
+        cpu_seconds: CPU time of both mongods, and of the daemons alongside.
         peak_memory: peak memory of the daemons, in bytes.
     """
 
@@ -49,7 +48,7 @@ class Move:
         return self.documents_per_second * DOCUMENT_BYTES / 1e6
 
     def to_document(self) -> dict[str, Any]:
-        """The document for the results."""
+        """Return the document for the results."""
         rates = {
             "documents_per_second": self.documents_per_second,
             "megabytes_per_second": self.megabytes_per_second,
@@ -58,21 +57,13 @@ class Move:
 
 
 def prepare(cluster: MovingCluster, collection: str, documents: int) -> None:
-    """Create a collection on the donor with a range of ``documents`` documents to move.
-
-    Raises:
-        BenchError: the cluster refused something.
-    """
+    """Create a collection on the donor with a range of ``documents`` documents to move."""
     cluster.shard_collection(collection)
     insert_documents(cluster.mongods[0], collection, documents)
 
 
 def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
-    """Move the range, and check that the documents have arrived.
-
-    Raises:
-        BenchError: it failed.
-    """
+    """Move the range, and check that the documents have arrived."""
     try:
         moved = measured(cluster, documents, lambda: cluster.move_range(collection, documents))
     except PyMongoError as error:
@@ -85,7 +76,7 @@ def move(cluster: MovingCluster, collection: str, documents: int) -> Move:
 
 
 def measured(cluster: MovingCluster, documents: int, change: Callable[[], None]) -> Move:
-    """Measure anything that moves this number of documents between the shards of a cluster; errors are its own."""
+    """Measure any change that moves this number of documents between the shards of a cluster."""
     before = _cpu_seconds(cluster)
     with PeakMemory(cluster.daemons) as memory:
         started = time.perf_counter()
@@ -100,11 +91,7 @@ def _cpu_seconds(cluster: MovingCluster) -> dict[str, float]:
 
 
 def raw_copy(cluster: MovingCluster, collection: str, documents: int) -> Move:
-    """Copy the same documents from mongod to mongod with one cursor and ``insertMany``.
-
-    Raises:
-        BenchError: it failed.
-    """
+    """Copy the same documents from mongod to mongod with one cursor and ``insertMany``."""
     copy = f"{collection}_copy"
     with (
         connect(cluster.mongods[0], _COMMAND_SECONDS) as donor,

@@ -10,7 +10,7 @@ _MIB = 1 << 20
 
 
 def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence[Move]]) -> str:
-    """Medians of the rounds for each kind of move, compared with the first kind."""
+    """Format medians of the rounds for each kind of move, compared with the first kind."""
     lines = [f"\nmoving {documents:,} documents of {document_bytes:,} bytes"]
     lines.append(f"  {'':12} {'documents/s':>12} {'MB/s':>8} {'x':>5} {'s':>7}   CPU us per document; peak memory MiB")
     first = None
@@ -34,7 +34,7 @@ def rate_table(documents: int, document_bytes: int, moves: Mapping[str, Sequence
 
 
 def pause_table(title: str, documents: int, moves: Mapping[str, LoadedMove]) -> str:
-    """Durations of writes, by target."""
+    """Format durations of writes, by target."""
     lines = [f"\n{title}, {CLIENTS} clients, while {documents:,} documents move"]
     lines.append(
         f"  {'':12} {'writes/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}   "
@@ -53,7 +53,7 @@ def pause_table(title: str, documents: int, moves: Mapping[str, LoadedMove]) -> 
 
 
 def slowdown_table(title: str, documents: int, moves: Mapping[str, LoadedMove]) -> str:
-    """Loss of throughput of a read load, by target."""
+    """Format the loss of throughput of a read load, by target."""
     lines = [f"\n{title}, {CLIENTS} clients, while {documents:,} documents move"]
     lines.append(f"  {'':12} {'alone/s':>9} {'during/s':>9} {'slower':>7} {'p99 ms':>8} {'max ms':>8}   {'move s':>7}")
     for name, moved in moves.items():

@@ -29,7 +29,7 @@ RAW_COPY: Final = "raw copy"
 DOCUMENTS: Final = 1_000_000
 DOCUMENTS_QUICK: Final = 20_000
 LOADED_DOCUMENTS_MAX: Final = 300_000
-"""A migration under load moves fewer documents, since what clients notice is its commit, not its duration."""
+"""A migration under load moves fewer documents, because clients notice its commit, not its duration."""
 
 _LOADS: Final[Mapping[str, tuple[str, Callable[[Dialect, str, int], Plan]]]] = {
     IDLE: ("updates beside the range", writes_beside),
@@ -46,11 +46,7 @@ _CLUSTERS: Final[Mapping[str, _Start]] = {"genuine": genuine_moving_cluster, "sh
 
 
 def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurements, print them as tables and return the document for the results.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Make the measurements, print them as tables and return the document for the results."""
     documents, fewer = options.documents, min(options.documents, LOADED_DOCUMENTS_MAX)
     moves: dict[str, list[Move]] = {}
     loaded: dict[str, dict[str, LoadedMove]] = {part: {} for part in PARTS if part != RATE}
@@ -82,7 +78,7 @@ def measure_migrations(options: argparse.Namespace, mongod: str, directory: Path
 
 
 def _rates(clusters: Mapping[str, MovingCluster], collection: str, documents: int) -> Iterator[tuple[str, Move]]:
-    """One round: a raw copy, then a move in each cluster, all of the same new documents."""
+    """Run one round: a raw copy, then a move in each cluster, all of the same new documents."""
     for cluster in clusters.values():
         prepare(cluster, collection, documents)
     for cluster in list(clusters.values())[-1:]:

@@ -1,4 +1,4 @@
-"""A ``shardwright sync`` that is measured."""
+"""A ``shardwright sync`` process under measurement."""
 
 import json
 import os
@@ -23,16 +23,10 @@ _WAIT_SECONDS: Final = 900.0
 
 
 class SyncProcess:
-    """A replication that follows until the block ends.
+    """A replication that follows its source until the block ends.
 
     Args:
         directory: for its log and the address of its API.
-        source: connection string of one end.
-        target: connection string of the other.
-        options: further ones of the command.
-
-    Attributes:
-        pid: of the process.
     """
 
     def __init__(self, directory: Path, source: str, target: str, *options: str) -> None:
@@ -46,22 +40,18 @@ class SyncProcess:
         self.pid = self._process.pid
 
     def __enter__(self) -> Self:
-        """Let it run."""
+        """Return the process, which is running already."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """End the process."""
         self._process.terminate()
         self._process.wait()
 
     def post(self, what: str) -> None:
-        """Steer it: ``commit``, ``reverse``, ``pause`` or ``resume``.
-
-        Raises:
-            BenchError: it refuses.
-        """
+        """Post a request to its API: ``commit``, ``reverse``, ``pause`` or ``resume``."""
         request = urllib.request.Request(f"{self._address}/{what}", b"{}", method="POST")
         try:
             with urllib.request.urlopen(request):
@@ -70,7 +60,7 @@ class SyncProcess:
             raise BenchError(f"{what}: {error.read().decode()}") from error
 
     def progress(self) -> Progress:
-        """Its progress at this moment; empty before it has an API."""
+        """Return its present progress; empty before it has an API."""
         if not self._published:
             return {}
         with urllib.request.urlopen(f"{self._address}/progress") as answer:
@@ -78,11 +68,7 @@ class SyncProcess:
             return found
 
     def wait(self, condition: Callable[[Progress], bool]) -> tuple[float, Progress]:
-        """Wait until a condition is true of the progress; returns when that was, by the monotonic clock.
-
-        Raises:
-            BenchError: the process has ended, or it takes too long.
-        """
+        """Wait until a condition on the progress is true; return the time, by the monotonic clock, and the progress."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

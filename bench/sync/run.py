@@ -1,4 +1,4 @@
-"""Measurements of a replication; for all of them source and target are on this machine."""
+"""Measurements of a replication; source and target are always on this machine."""
 
 import argparse
 import os
@@ -44,11 +44,7 @@ Client = MongoClient[dict[str, Any]]
 
 
 def measure_sync(options: argparse.Namespace, mongod: str, directory: Path) -> dict[str, Any]:
-    """Make the measurements, print them, and return the document for the results.
-
-    Raises:
-        BenchError: a measurement failed.
-    """
+    """Make the measurements, print them, and return the document for the results."""
     share = 20 if options.quick else 1
     found: dict[str, Any] = {"load_average": os.getloadavg()[0]}
     print(f"\nsync: load of the machine before {found['load_average']:.1f}", flush=True)
@@ -92,9 +88,9 @@ class _Ends:
         self._number = 0
 
     def copies(self, documents: int, rounds: int) -> list[dict[str, int]]:
-        """Documents per second of copies to each target, beside a raw one and mongodump.
+        """Measure documents per second of copies to each target, compared with a raw copy and mongodump.
 
-        The CPU time of the copying process, in microseconds per document, depends less on what else the machine does.
+        The CPU time of the copying process, in microseconds per document, depends less on other load of the machine.
         """
         self._empty()
         _insert(self._clients[0], documents)
@@ -116,7 +112,7 @@ class _Ends:
         return found
 
     def events(self, events: int) -> dict[str, int]:
-        """Events per second that are applied if the source is far ahead."""
+        """Measure the events applied per second while the source is far ahead."""
         self._empty()
         _insert(self._clients[0], BATCH)
         with self._syncing(1) as process:
@@ -133,7 +129,7 @@ class _Ends:
             return found
 
     def lag(self, seconds: float) -> dict[str, Any]:
-        """From the sending of a write at the source until a change stream of the target has it."""
+        """Measure the delay from the sending of a write at the source to its event in a change stream of the target."""
         self._empty()
         source, target = self._clients[:2]
         source[DATABASE].create_collection(STREAM_COLLECTION)
@@ -150,7 +146,7 @@ class _Ends:
         }
 
     def memory(self, documents: int) -> dict[str, int]:
-        """Peak of resident megabytes while documents of a megabyte are copied, and followed."""
+        """Measure peak resident megabytes while documents of a megabyte are copied, and followed."""
         self._empty()
         source = self._clients[0][DATABASE][COLLECTION]
         for number in range(documents):
@@ -164,7 +160,7 @@ class _Ends:
         return {"copy": copied // 1_000_000, "follow": memory.peak["sync"] // 1_000_000}
 
     def pauses(self, commits: int) -> dict[str, Any]:
-        """Seconds for which applications can write at neither end, in commits one after the other."""
+        """Measure the seconds for which applications can write at neither end, in successive commits."""
         self._empty()
         _insert(self._clients[0], BATCH)
         found = []
@@ -181,7 +177,7 @@ class _Ends:
         return {"commits": commits, "p50": found[len(found) // 2], "max": found[-1]}
 
     def _copy(self, number: int, documents: int) -> tuple[float, float]:
-        """Seconds of a copy, and the CPU seconds that the process has used for it."""
+        """Return the seconds of a copy, and the CPU seconds that the process has used for it."""
         with self._syncing(number) as process:
             began, _ = process.wait(lambda progress: True)
             before = cpu_seconds(process.pid)
@@ -191,7 +187,7 @@ class _Ends:
             return ended - began, cpu_seconds(process.pid) - before
 
     def _dumped(self) -> float | None:
-        """Seconds of ``mongodump | mongorestore``; None if they are not installed."""
+        """Return the seconds of ``mongodump | mongorestore``; None if they are not installed."""
         if shutil.which("mongodump") is None or shutil.which("mongorestore") is None:
             return None
         self._empty(targets_only=True)
@@ -228,7 +224,7 @@ def _insert(client: Client, documents: int) -> None:
 
 
 def _update(client: Client, updates: int) -> None:
-    """Update documents, each by a write of its own."""
+    """Update documents, one write each."""
     collection = client[DATABASE][COLLECTION]
     ids = [each["_id"] for each in collection.find({}, {"_id": 1}).limit(updates)]
     for start in range(0, updates, BATCH):
@@ -237,7 +233,7 @@ def _update(client: Client, updates: int) -> None:
 
 
 def _raw_copy(source: Client, target: Client) -> float:
-    """Seconds of a copy with one cursor, whose documents stay bytes."""
+    """Return the seconds of a copy with one cursor, whose documents stay bytes."""
     began = time.monotonic()
     read = source[DATABASE].get_collection(COLLECTION, codec_options=DEFAULT_RAW_BSON_OPTIONS)
     written = target[DATABASE].get_collection(COLLECTION, write_concern=_MAJORITY)
