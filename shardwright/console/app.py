@@ -110,7 +110,7 @@ class Console:
         return session or await self._sessions.start_open()
 
     def _check_open_access(self, request: Request) -> None:
-        """Without access control, allow only this machine, and no page of another site through its browser."""
+        """Allow only this machine if there is no access control, and no page of another site through its browser."""
         if not self._settings.is_on_loopback:
             raise Fault(
                 403,

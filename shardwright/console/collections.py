@@ -296,7 +296,7 @@ async def changes(reader: Reader, namespace: str | None) -> dict[str, Any]:
 
 
 def _short(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the details that only machines read."""
+    """Return the details without the parts that only machines read."""
     return {
         name: value
         for name, value in details.items()

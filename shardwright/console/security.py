@@ -140,7 +140,7 @@ def _safe_line(line: str) -> Mapping[str, Any] | None:
 
 
 def without_secrets(value: Any) -> Any:  # noqa: ANN401 - any document
-    """Remove fields whose names suggest secrets or clients' data."""
+    """Return a document without fields whose names suggest secrets or clients' data."""
     if isinstance(value, Mapping):
         return {
             name: "(left out)" if _is_secret(name) else without_secrets(each)

@@ -54,14 +54,14 @@ def amount(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
 
 
 def port(text: str) -> int:
-    """A TCP port, or 0 for any free one."""
+    """Parse a TCP port, or 0 for any free one."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)

@@ -58,7 +58,7 @@ def check_options(options: DaemonOptions) -> None:
 
 
 def option_words(options: Mapping[str, str]) -> list[str]:
-    """The options as words of a daemon's command line."""
+    """Return the options as words of a daemon's command line."""
     return [f"--{name}={value}" for name, value in options.items()]
 
 

@@ -133,7 +133,7 @@ class Topology:
         return cls(size, (*mongods, *sidecars, *routers))
 
     def with_shard(self, members: int, free_ports: Callable[[int], int]) -> Self:
-        """Add a shard to the cluster, under the first unused name.
+        """Return the cluster with another shard, under the first unused name.
 
         Args:
             members: of its replica set.
@@ -146,7 +146,7 @@ class Topology:
         return self._with_processes([*self.processes, *mongods, *sidecars])
 
     def without_shard(self, shard: str) -> Self:
-        """Remove the processes of a shard from the cluster."""
+        """Return the cluster without the processes of a shard."""
         return self._with_processes([plan for plan in self.processes if plan.replica_set != shard])
 
     def of_shard(self, shard: str) -> list[ProcessPlan]:

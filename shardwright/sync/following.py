@@ -131,7 +131,7 @@ class Follower:
         return self.consistent
 
     def note_idle(self, time: Timestamp | None) -> None:
-        """Note that the target still equals the same state of the source at a later time of the target.
+        """Record that the target still equals the same state of the source at a later time of the target.
 
         The caller has held the lock of the writer since before that time.
         """
