@@ -32,7 +32,7 @@ logging.getLogger("pymongo").setLevel(logging.INFO)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM end the run as Ctrl-C does, so that fixtures stop the processes they started; clean up after them."""
+    """Handle SIGTERM like Ctrl-C, so that fixtures stop the processes they started; clean up after them."""
     use_own_ports()
     choose_by(_seed(config))
     if _is_whole(config):
@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """How to see the same sample again."""
+    """Report the option that selects the same sample again."""
     return "all of every matrix" if config.option.all else f"a sample of each matrix: --sample-seed {_seed(config)}"
 
 

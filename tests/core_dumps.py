@@ -1,4 +1,4 @@
-"""What the kernel would write of a process that crashes."""
+"""Core dump settings of processes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class CoreDump:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """That of a process."""
+        """Read the settings of a process."""
         folder = Path("/proc") / str(pid)
         (limit,) = (line for line in (folder / "limits").read_text().splitlines() if line.startswith(_SIZE))
         soft, hard, _ = limit.removeprefix(_SIZE).split()
@@ -29,4 +29,4 @@ class CoreDump:
 
 
 NOTHING: Final = CoreDump(("0", "0"), 0)
-"""That of a process that has secrets."""
+"""The settings of a process with secrets: no core dump."""

@@ -1,4 +1,4 @@
-"""How a client gets into a process of a closed cluster: its name, its password, and the files for TLS."""
+"""Credentials of a client for a process of a closed cluster: its name, its password, and the files for TLS."""
 
 import socket
 import ssl
@@ -17,13 +17,13 @@ EXTERNAL: Final = "$external"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user, and how the connection is secured.
+    """A user, and the files that secure the connection.
 
     Attributes:
-        user: a name; empty if nobody logs in.
-        password: theirs.
-        database: where the user is; `EXTERNAL` for a log-in with the certificate.
-        tls: what ``up --json`` shows as ``tls``; empty without TLS.
+        user: a name; empty without a log-in.
+        password: of the user.
+        database: of the user; `EXTERNAL` for a log-in with the certificate.
+        tls: the field ``tls`` of ``up --json``; empty without TLS.
     """
 
     user: str = ""
@@ -38,7 +38,7 @@ class Credentials:
 
     @property
     def tls_options(self) -> dict[str, Any]:
-        """Those for TLS alone."""
+        """The client options for TLS alone."""
         if not self.tls:
             return {}
         return {
@@ -49,7 +49,7 @@ class Credentials:
 
     @property
     def tls_words(self) -> str:
-        """Those for TLS, as a part of a connection string."""
+        """The options for TLS, as a part of a connection string."""
         return urlencode({**self.tls_options, "tls": "true"}) if self.tls else ""
 
     def uri(self, hosts: str, **options: str) -> str:

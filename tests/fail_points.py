@@ -16,7 +16,7 @@ class FailPoint:
 
     Args:
         daemon: a client of exactly the daemon.
-        entered: how often it had been entered when it was turned on.
+        entered: number of times it had been entered when it was turned on.
     """
 
     def __init__(self, daemon: Client, name: str, entered: int) -> None:
@@ -25,7 +25,7 @@ class FailPoint:
         self._entered = entered
 
     def wait_entered(self, times: int = 1, *, within: float = ENTER_SECONDS_MAX) -> None:
-        """Wait until the daemon has come by so often.
+        """Wait until the daemon has entered the fail point this many times.
 
         Raises:
             AssertionError: it has not in time.
@@ -37,10 +37,10 @@ class FailPoint:
             raise AssertionError(f"{self.name} was not reached within {within} s: {error}") from error
 
     def turn_off(self) -> int:
-        """Let the daemon go on; one that was killed meanwhile has forgotten its fail points anyway.
+        """Turn the fail point off, so that the daemon continues; a killed daemon has lost its fail points anyway.
 
         Returns:
-            How often it has been entered since it was turned on, by a daemon that was not killed.
+            The number of times it has been entered since it was turned on, by a daemon that was not killed.
         """
         reply = self._daemon.admin.command("configureFailPoint", self.name, mode="off")
         return int(reply["count"]) - self._entered

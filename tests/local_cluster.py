@@ -46,7 +46,7 @@ _PRIVILEGES: Final[list[dict[str, Any]]] = [
         "actions": ["find", "insert", "update", "remove", "changeStream"],
     },
 ]
-"""What the first user of a run with closed clusters may do beside what root may."""
+"""Additional privileges of the first user in a run with closed clusters, beyond root's."""
 
 _of_all_clusters: list[str] = []
 _credentials: dict[str, Credentials] = {}
@@ -58,7 +58,7 @@ def close_all_clusters() -> None:
 
 
 def credentials_for(address: str) -> Credentials:
-    """How a connection to a process gets in; with nothing, unless all clusters are closed, or something was set."""
+    """Return the credentials for a process; none unless all clusters are closed, or some were set."""
     return _credentials.get(address, NOBODY)
 
 
@@ -80,7 +80,7 @@ def client_of(address: str, **options: Any) -> Client:  # noqa: ANN401 - whateve
 
 
 def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
-    """Run the command and return what it printed and its exit status."""
+    """Run the command and return its output and exit status."""
     return subprocess.run(
         [sys.executable, "-m", "shardwright.deploy.cli", *arguments],
         capture_output=True,
@@ -92,11 +92,11 @@ def shardwright(*arguments: str, timeout: float = COMMAND_TIMEOUT) -> subprocess
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster that is up.
+    """A running cluster.
 
     Attributes:
         directory: its ``--dir``.
-        document: what ``up --json`` printed.
+        document: the output of ``up --json``.
     """
 
     directory: Path
@@ -132,7 +132,7 @@ class RunningCluster:
         return self.credentials(is_router=name is None or name.startswith("router")).uri(hosts, **options)
 
     def address(self, name: str) -> str:
-        """Where a process listens, ``host:port`` or a UNIX socket, for example ``router.0`` or ``shard0.0.mongod``."""
+        """Return the address of a process, ``host:port`` or a UNIX socket, for example of ``router.0``."""
         return str(self._process(name)["address"])
 
     def direct(self, name: str, **options: Any) -> Client:  # noqa: ANN401 - whatever MongoClient takes
@@ -160,7 +160,7 @@ class RunningCluster:
         return Path(self._process(name)["log"]).read_text()
 
     def status(self) -> dict[str, Any]:
-        """What ``status --json`` prints now."""
+        """Return the present output of ``status --json``."""
         status: dict[str, Any] = json.loads(shardwright("status", "--json", "--dir", str(self.directory)).stdout)
         return status
 
@@ -193,7 +193,7 @@ class RunningCluster:
             set_credentials(address, self.credentials(is_router=is_router))
 
     def credentials(self, *, is_router: bool) -> Credentials:
-        """How clients get into a router, or into another process, where only parts of the cluster can log in."""
+        """Return the credentials for a router, or for another process, where only members of the cluster can log in."""
         tls = self._tls_files if is_router else self._tls_files_of_member
         if (access := self.document.get("auth")) is None:
             return Credentials(tls=tls)
@@ -217,7 +217,7 @@ class RunningCluster:
 
     @property
     def daemon_options(self) -> tuple[str, ...]:
-        """What a further daemon has to be started with."""
+        """The options with which a further daemon has to be started."""
         key_file = () if self.key_file is None else ("--key-file", str(self.key_file))
         return (*key_file, *(TlsFiles(self.directory / "tls").daemon_words() if self._tls_files else ()))
 
@@ -239,7 +239,7 @@ class RunningCluster:
 def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     """Start a cluster with these options of ``up``, on free ports; after the block it is down, whatever happened.
 
-    Its logs are kept, its data are not: those of all clusters of a run would be tens of gigabytes.
+    Its logs are kept, but not its data: the data of all clusters of a run would be tens of gigabytes.
     """
     arguments = ["--detach", "--json", "--port", "0", "--dir", str(directory)]
     arguments += ["--set-parameter", "enableTestCommands=1"]

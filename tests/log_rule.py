@@ -45,7 +45,7 @@ class Line:
     call: ast.Call
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it."""
+        """Yield the faults of the line."""
         message = _constant(self.call.args)
         if message is None:
             yield f"{self.number}: the message is not one constant string"
@@ -66,7 +66,7 @@ def _constant(arguments: list[ast.expr]) -> str | None:
 
 
 def lines(tree: ast.AST) -> Iterator[Line]:
-    """The calls in a module that write a line: those of a method of a logger."""
+    """Yield the calls in a module that write a log line: calls of a logger's methods."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
             owner = ast.unparse(node.func.value)

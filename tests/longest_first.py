@@ -1,12 +1,12 @@
-"""Which test file a worker of pytest-xdist runs next.
+"""The choice of the next test file for a worker of pytest-xdist.
 
 By itself xdist begins with the files of the most tests, and the longest file, which has few, decides when the run ends.
-Here the longest begin. Of the others a worker takes those that need the servers that it has started already, since
-every worker that needs them starts servers of its own; among equals the day decides.
+Here the longest files begin. Of the others a worker takes the ones whose servers it has started already, because every
+worker that needs them starts servers of its own. Among equals the day decides.
 
-``--minutes`` bounds a run on a machine of unknown speed. The longest files would leave no time for the others,
-so each of them has its turn every third day (`has_turn`). Files that no worker has begun in time are left out, and the
-summary names them.
+``--minutes`` bounds a run on a machine of unknown speed. The longest files would leave no time for the others, so each
+of them has its turn every third day (`has_turn`). Files that were not begun in time are left out, and the summary names
+them.
 """
 
 import time
@@ -67,7 +67,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/mongosh/test_scripts.py": 50,
     "tests/pymongo_suite/test_part_gridfs.py": 45,
 }
-"""How long a file takes, for those of forty seconds and more; all others count as equally short."""
+"""Seconds that a file takes, for files of forty seconds and more; all others count as equally short."""
 
 LONG_SECONDS: Final = 80
 """Files as long as that begin, whatever servers they need."""
@@ -107,12 +107,12 @@ def has_turn(path: str, day: int) -> bool:
 
 
 def next_file(waiting: Iterable[str], done_here: Iterable[str], done_elsewhere: Iterable[str]) -> str:
-    """The file that a worker runs next.
+    """Return the file that a worker runs next.
 
     Args:
         waiting: the files that no worker has; at least one.
         done_here: the files that this worker has run or begun.
-        done_elsewhere: those of the other workers.
+        done_elsewhere: the files of the other workers.
     """
     here, elsewhere = _started(done_here), _started(done_elsewhere)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.longest_first import SECONDS
 
 _SECONDS_OF_OTHERS: Final = 0.3
-"""How long a test takes in a file that `SECONDS` does not name, about."""
+"""Estimated seconds of a test in a file that `SECONDS` does not name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Part:
         return kept, [item for item in items if item.location[0] not in mine]
 
     def _files(self, paths: Iterable[str]) -> set[str]:
-        """The files of this part: the longest first, each goes to the part that is the shortest until then."""
+        """Return the files of this part: from the longest on, each goes to the part that is the shortest until then."""
         seconds = {path: SECONDS.get(path, count * _SECONDS_OF_OTHERS) for path, count in Counter(paths).items()}
         parts: list[set[str]] = [set() for _ in range(self.total)]
         lengths = [0.0] * self.total

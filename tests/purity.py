@@ -1,4 +1,4 @@
-"""What modules that are said to be pure must not have, read off the syntax tree."""
+"""The rule for modules marked as pure, checked on the syntax tree: no I/O and no waiting."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from typing import Final
 from tests.syntax import HOUSE, docstring, imported, reached, tree_of
 
 _SAYS_PURE: Final = re.compile(r"\b(without|no|sans) I/O\b|\bpure\b", re.IGNORECASE)
-"""How a module says so, or a package of all its modules."""
+"""The phrases with which a module, or a package for all its modules, claims purity."""
 
 _MODULES: Final = ("asyncio", "os", "select", "selectors", "signal", "socket", "subprocess", "threading", "trio")
 _FUNCTIONS: Final = ("input", "open", "print", "sleep", "time.sleep")
@@ -26,7 +26,7 @@ def is_to_be_pure(path: Path) -> bool:
 
 
 def impurities(path: Path) -> set[str]:
-    """What a file, or one that it imports in the end, has that does I/O or waits."""
+    """Return the I/O and waits in a file and in everything that it imports."""
     return {f"{each}: {what}" for each in reached(path) for what in _impurities_of(each)}
 
 

@@ -24,10 +24,10 @@ IN_TASK: Final = "REACTOR.loop is None"
 """A condition under which the code is run by a task."""
 
 WITH_CARE: Final = frozenset({"until_resumed", "wait_in_task"})
-"""What only those call who have looked where they are run."""
+"""Functions that may be called only by code that has checked where it runs."""
 
 HARMLESS: Final = frozenset({"Event", "current_time", "Nursery", "ClosedResourceError", "notify_closing"})
-"""What code without a task may use of trio."""
+"""Parts of trio that code without a task may use."""
 
 Function = ast.AsyncFunctionDef
 
@@ -51,7 +51,7 @@ class Marked:
     Attributes:
         path: its file.
         function: its syntax tree.
-        unmarked: what is not marked among the functions of its module and, with ``self.``, the methods of its class.
+        unmarked: unmarked functions of its module and, with ``self.``, unmarked methods of its class.
     """
 
     path: Path
@@ -87,7 +87,7 @@ def breaches(where: str, function: Function, marked: frozenset[str], unmarked: f
 
 
 def _marked_in(path: Path, body: list[ast.stmt], unmarked: frozenset[str]) -> list[Marked]:
-    """Those of a class or a module, with the functions that they define."""
+    """Return the marked functions of a class or a module, including nested ones."""
     return [
         Marked(path, node, unmarked)
         for each in body

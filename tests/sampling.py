@@ -1,10 +1,10 @@
-"""What a quick run keeps of the tests that take long.
+"""The part of the long tests that a quick run keeps.
 
 A test marked ``matrix`` runs, in ``make test``, for a few combinations of its parameters only: as few as it takes for
-every value of every parameter to occur. Which ones they are changes with the seed, so that over time all of them run.
+every value of every parameter to occur. The choice changes with the seed, so that over time all combinations run.
 ``matrix(share=0.5)`` keeps half of these, where another matrix has all the values and the tests are slow.
 
-A property is tried on fewer examples, and what is repeated is repeated less often: see `many`.
+A property is tried on fewer examples, and repetitions are fewer: see `many`.
 """
 
 import math
@@ -46,7 +46,7 @@ def run_all() -> None:
 
 
 def many(whole: int, sample: int) -> int:
-    """How often a test repeats something, how many examples it tries, or how long it pauses.
+    """Return the number of repetitions, examples, or seconds of a test.
 
     Args:
         whole: the number if nothing is left out.

@@ -1,8 +1,8 @@
 """The second run, on clusters with a key file and TLS (``pytest --closed``, part of ``make test``).
 
-Clients of routers are the first user, whose role is root; those of other processes log in as a part of the cluster. So
-what is tried is that everything also works for users, and that processes that authenticate still find each other, also
-while some of them die. All of ``tests/integration`` takes part but `NOT_CLOSED`, and `FURTHER` of what is elsewhere. A
+Clients of routers are the first user, whose role is root. Clients of other processes log in as members of the cluster.
+So the run checks that everything also works for users, and that processes that authenticate still find each other, also
+while some of them die. All of ``tests/integration`` takes part except `NOT_CLOSED`, and `FURTHER` from other folders. A
 quick run takes some of the files, and the turn of each comes within `DAYS` days.
 """
 
@@ -21,7 +21,7 @@ FURTHER: Final = (
     "tests/resharding/test_elections.py::test_election",
     "tests/router/test_slow_log.py",
 )
-"""Tests of other folders: how their identifiers begin.
+"""Tests of other folders, as prefixes of their identifiers.
 
 Most of ``router/`` compares a router with a mongod, to which no user of the cluster can log in; ``access_control/`` has
 such comparisons with the same users on both.
@@ -74,7 +74,7 @@ NOT_CLOSED: Final[Mapping[str, str]] = {
 
 
 def files() -> tuple[str, ...]:
-    """Those of ``tests/integration`` that can be run on closed clusters, in the order of their names."""
+    """Return the files of ``tests/integration`` that can be run on closed clusters, in the order of their names."""
     tests = Path(__file__).parent
     names = (f"tests/{path.relative_to(tests).as_posix()}" for path in tests.glob("integration/*/test_*.py"))
     return tuple(sorted(name for name in names if name not in NOT_CLOSED))

@@ -1,4 +1,4 @@
-"""The code base as syntax trees: what each file says of itself, and what it imports."""
+"""The code base as syntax trees: the docstring and the imports of each file."""
 
 import ast
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def docstring(path: Path) -> str:
-    """What a module says of itself."""
+    """Return the docstring of a module."""
     return ast.get_docstring(tree_of(path)) or ""
 
 

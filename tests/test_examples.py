@@ -34,7 +34,7 @@ LANGUAGES: Final = (DRAWING, "console", "js", "python", "sh")
 LAUNCHER: Final = ".venv/bin/shardwright"
 MONGOSH: Final = "node_modules/.bin/mongosh"
 PLAIN_URI: Final = "mongodb://127.0.0.1:27017/"
-"""Of a cluster on the default port, in place of which the tests' own has any free one."""
+"""The address of a cluster on the default port, replaced by the test cluster's."""
 
 _BLOCK: Final = re.compile(r"^```(?P<language>.*)\n(?P<text>(?:.*\n)*?)^```$", re.MULTILINE)
 
@@ -49,7 +49,7 @@ class Example:
 
     @property
     def commands(self) -> list[str]:
-        """What is typed in a terminal, one command a line."""
+        """The commands typed in a terminal, one per line."""
         lines = [line for line in self.text.splitlines() if line]
         assert all(line.startswith("$ ") for line in lines), f"{self.page}: output is not checked, so leave it out"
         return [part.strip() for line in lines for part in line[2:].partition("#")[0].split("&&")]
@@ -180,7 +180,7 @@ def test_options_that_a_page_names_are_there(page: str) -> None:
 
 @cache
 def help_of_the_launcher() -> str:
-    """What each of its commands says of its options."""
+    """Return the help of the launcher's commands."""
     return "".join(
         subprocess.run(
             [sys.executable, "-m", "shardwright.deploy.cli", command, "--help"],
@@ -204,7 +204,7 @@ def test_command_lines_in_sentences_are_understood() -> None:
 
 
 def _without_placeholders(line: str) -> str:
-    """A line with what it leaves open filled in: ``[optional]`` things are left out, names and numbers are given."""
+    """Fill in the placeholders of a line: ``[optional]`` parts are left out, names and numbers are given."""
     line = re.sub(r"\[.*?\]", "", line)
     line = line.replace("KILL|STOP|CONT|TERM", "KILL").replace("SECONDS", "1")
     return line if not line.endswith("--dir") else f"{line} DIR"

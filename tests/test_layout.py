@@ -168,9 +168,9 @@ ROOMS: Final[dict[str, dict[str, set[str]]]] = {
     },
     "mongosh_compat": {"mongosh_compat": set(), "jstests": {"mongosh_compat"}},
 }
-"""The rooms of each package, lowest first, and the rooms that each of them imports, for type checkers alone included.
+"""The rooms of each package, lowest first, and the rooms that each of them imports, also for type checkers alone.
 
-Where files beside the rooms are below some of them, they are listed under the name of the package. Elsewhere they put
+Where files next to the rooms are below some of them, they are listed under the name of the package. Elsewhere they put
 the rooms together: they may import all of them, and no room imports them.
 """
 
@@ -198,7 +198,7 @@ def sources(package: str) -> list[Path]:
 
 
 def packages_imported(path: Path) -> Iterator[tuple[str, str]]:
-    """What a file imports of our own: the package and the whole name."""
+    """Yield a file's imports of our own: the package and the whole name."""
     for module in imported(path):
         top, _, rest = module.partition(".")
         if top == HOUSE.name:
@@ -206,7 +206,7 @@ def packages_imported(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def files_of_room(package: str, room: str) -> list[Path]:
-    """The files of a room; beside the rooms, if it has the name of the package."""
+    """Return the files of a room; the files next to the rooms, if it has the name of the package."""
     return sorted((HOUSE / package).glob("*.py") if room == package else (HOUSE / package / room).rglob("*.py"))
 
 

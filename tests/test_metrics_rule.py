@@ -26,7 +26,7 @@ KINDS: Final = {
     "CounterMetricFamily": "counter",
     "HistogramMetricFamily": "histogram",
 }
-"""What makes a metric, and of which kind."""
+"""Functions that make a metric, with its kind."""
 
 OF_ALL: Final = "daemon"
 """The package whose metrics all daemons have."""
@@ -54,7 +54,7 @@ class Metric:
     help: str
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it."""
+        """Yield the faults of the metric."""
         stem = self.name.removesuffix("_total")
         if not re.fullmatch(r"[a-z]+(_[a-z]+)*", self.name):
             yield f"{self.name} is not in snake case"

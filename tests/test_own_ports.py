@@ -1,4 +1,4 @@
-"""Which ports each of the processes that run tests takes."""
+"""Ports of each of the processes that run tests."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""What is said to be pure is: neither a module that says so nor what it imports does I/O."""
+"""Modules marked as pure do no I/O, and neither does anything that they import."""
 
 from pathlib import Path
 from typing import Final

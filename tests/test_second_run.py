@@ -1,4 +1,4 @@
-"""What the second run chooses."""
+"""The choice of tests for the second run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What users try who have logged in, and may do a part of it."""
+"""Attempts of logged-in users with few privileges to exceed them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -54,7 +54,7 @@ def collections(closed: RunningCluster) -> Iterator[None]:
 
 
 def number_read(opening: RawClient, reading: RawClient, reply: Command, meanwhile: Command | None = None) -> int:
-    """How many documents a cursor returns, of which another connection reads all but the first batch."""
+    """Count the documents of a cursor whose later batches another connection reads."""
     count, cursor = len(reply["cursor"]["firstBatch"]), reply["cursor"]
     while cursor["id"]:
         if meanwhile is not None:

@@ -1,4 +1,4 @@
-"""What strangers try on a connection: log-ins, cluster times, frames, and many connections at once."""
+"""Attacks by strangers on a connection: log-ins, cluster times, frames, and many connections at once."""
 
 import os
 import resource
@@ -41,7 +41,7 @@ def stranger(cluster: RunningCluster, process: str = "router.0") -> Iterator[Raw
 
 
 def is_anybody(raw: RawClient) -> bool:
-    """Whether somebody has logged in on a connection."""
+    """Whether a user has logged in on a connection."""
     return bool(raw.command({"connectionStatus": 1})["authInfo"]["authenticatedUsers"])
 
 
@@ -186,12 +186,12 @@ UNSIGNED: Final = {"hash": Binary(bytes(20)), "keyId": Int64(0)}
 
 
 def codes_of_forged_times(raw: RawClient, command: dict[str, Any], *, waits: bool = False) -> list[int]:
-    """What a command with each of several cluster times is answered with, none of which advances the clock.
+    """Return the error codes of a command with each of several cluster times, none of which advances the clock.
 
     Args:
         raw: the connection.
         command: the command, with its database.
-        waits: the command waits for the time, so that a daemon would write a no-op, and with it advance the clock.
+        waits: whether the command waits for the time, so that a daemon would write a no-op and advance the clock.
     """
     present = raw.command({"ping": 1})["$clusterTime"]
     key = present["signature"]["keyId"]
@@ -408,7 +408,7 @@ def test_no_frame_harms_others(closed: RunningCluster, process: str, user: str |
 
 
 def test_many_connections_that_never_log_in_lock_nobody_out(closed: RunningCluster) -> None:
-    """As many as the router takes, but for a few: the limit holds for all, as that of a mongod."""
+    """As many as the router takes, but for a few. The limit holds for all connections, as on a mongod."""
     with closed.direct("router.0") as root:
         available = root.admin.command("serverStatus")["connections"]["available"]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -47,10 +47,10 @@ REFUSED: Final[list[tuple[str, Command]]] = [
     ("admin", {"setParameter": 1, "logLevel": 1}),
     ("admin", {"shutdown": 1}),
 ]
-"""What is not the first user of admin with roles of admin."""
+"""Commands that do not create the first user of admin with roles of admin."""
 
 STRICTER: Final[list[Command]] = [{"grantRolesToUser": "first", "roles": ["root"]}, {"listDatabases": 1}]
-"""What a mongod lets a stranger do who might create the first user, although there is nothing to be done."""
+"""Commands that a mongod allows under the localhost exception although they have no effect."""
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_it_is_over_for_good(router: str, keyed: RunningCluster) -> None:
 
 def test_it_is_over_at_every_router(router: str, at_both_workers: list[RawClient]) -> None:
     def who_may_be_the_first() -> set[bool]:
-        """With the exception a client is told that the command is not allowed, without it that a log-in is needed."""
+        """With the exception the error says that the command is not allowed, without it that a log-in is needed."""
         told = {verdict(raw, {"usersInfo": 1}, "admin")[1] for raw in at_both_workers}
         return {text != "command usersInfo requires authentication" for text in told}
 

@@ -1,4 +1,4 @@
-"""What ``serverStatus`` counts of log-ins: on a router as on a mongod."""
+"""Counts of log-ins in ``serverStatus``: the same on a router as on a mongod."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -55,7 +55,7 @@ def test_a_part_of_the_cluster_is_counted_as_such(closed: RunningCluster) -> Non
 
 
 def counted(client: Client, act: Callable[[], object]) -> Counts:
-    """What an action adds to the counts, those of mechanisms that are asked for included."""
+    """Return the counts that an action adds, including counts of requested mechanisms."""
     before = counts(client)
     act()
     return {key: count - before[key] for key, count in counts(client).items() if count != before[key]}

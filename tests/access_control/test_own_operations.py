@@ -1,6 +1,6 @@
-"""Users see and end their own operations without a privilege, and those of others never: beside a mongod.
+"""Users see and end their own operations without a privilege, and never other users' operations, as on a mongod.
 
-On mongos that holds for what the router is doing; what shards are doing takes the privileges `inprog` and `killop`.
+On mongos this holds for the router's own operations; operations on shards need the privileges `inprog` and `killop`.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ def logged_in(cluster: RunningCluster, user: str, process: str = "router.0") -> 
 
 @contextmanager
 def running(raw: RawClient, command: Command) -> Iterator["Future[Command]"]:
-    """A command under way; its reply is in the future."""
+    """Run a command in the background; its reply is in the future."""
     with ThreadPoolExecutor(1) as thread:
         yield thread.submit(raw.command, command, db="shop")
 
 
 def shown(raw: RawClient, stage: Command, comment: str | None = None) -> list[Command]:
-    """What ``$currentOp`` shows a user, all of it or the operations with a comment."""
+    """Return the user's view of ``$currentOp``, all of it or the operations with a comment."""
     reply = raw.command({"aggregate": 1, "pipeline": [{"$currentOp": stage}], "cursor": {"batchSize": 1000}})
     assert reply["ok"], reply
     found: list[Command] = reply["cursor"]["firstBatch"]
@@ -48,7 +48,7 @@ def shown(raw: RawClient, stage: Command, comment: str | None = None) -> list[Co
 
 
 def current_op(raw: RawClient, comment: str, **arguments: object) -> list[Command]:
-    """What ``currentOp`` shows a user of the operations with a comment."""
+    """Return the user's view of ``currentOp``, restricted to operations with a comment."""
     reply = raw.command({"currentOp": 1, "command.comment": comment, **arguments})
     assert reply["ok"], reply
     found: list[Command] = reply["inprog"]
@@ -108,7 +108,7 @@ def test_cursors_and_transactions_of_others_are_not_shown(closed: RunningCluster
 
 
 def test_an_operation_in_a_session_of_the_same_name_goes_on(closed: RunningCluster) -> None:
-    """The ids of sessions belong to their users: who ends an operation ends nobody else's on the shards."""
+    """Session ids belong to their users: ending an operation ends no other user's operation on the shards."""
     with (
         logged_in(closed, "reader") as victim,
         logged_in(closed, "writer") as attacker,
@@ -157,7 +157,7 @@ def test_operations_on_shards_take_a_privilege(closed: RunningCluster) -> None:
 
 
 def test_at_a_shard_daemon_too(sideways: RunningCluster) -> None:  # noqa: F811 - a fixture
-    """There the mongod decides; users of the cluster are nobody's equals there, though their names be the same."""
+    """The mongod decides there. A user of the cluster is never the same as a mongod's user, even with the same name."""
     with (
         logged_in(sideways, "reader") as through_router,
         logged_in(sideways, "chief") as chief,

@@ -17,7 +17,7 @@ ROUNDS = 25
 
 
 def taken(closed: RunningCluster) -> tuple[float, float]:
-    """How many requests the passages of the first router and of all shard daemons have served."""
+    """Return the number of requests served by passages of the first router and of all shard daemons."""
     router = sample(closed.metrics["router.0"], 'passages_total{outcome="taken"}')
     daemons = [address for name, address in closed.metrics.items() if name.endswith(".shardd")]
     assert daemons

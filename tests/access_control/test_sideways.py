@@ -254,7 +254,7 @@ def audited(cluster: RunningCluster, process: str, raw: RawClient) -> list[dict[
 
 
 def told(cluster: RunningCluster, process: str, raw: RawClient) -> list[Told]:
-    """What is written of each event of a connection."""
+    """Return the audited events of a connection."""
     return [(each["atype"], each["result"], each["param"]) for each in audited(cluster, process, raw)]
 
 

@@ -37,7 +37,7 @@ def small(closed: RunningCluster) -> Iterator[str]:
 
 @pytest.fixture
 def descriptors() -> Iterator[int]:
-    """How many connections this process can have."""
+    """The number of connections that this process can have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard - FOR_OTHERS
@@ -45,7 +45,7 @@ def descriptors() -> Iterator[int]:
 
 
 def connections(client: Client) -> int:
-    """How many clients the router has."""
+    """Return the number of the router's clients."""
     return int(client.admin.command("serverStatus")["connections"]["current"])
 
 

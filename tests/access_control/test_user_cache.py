@@ -1,4 +1,4 @@
-"""How soon a router knows of changes to users that were made through another router."""
+"""Delay until a router sees changes to users that were made through another router."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ DAY = 86_400
 
 @contextmanager
 def clerk(closed: RunningCluster, seconds: int) -> Iterator[tuple[Client, Client]]:
-    """A new user who may read, at the second router, which has read of it; and root at the first router.
+    """Yield a new user who may read, at the second router, which has cached it; and root at the first router.
 
     Args:
         closed: the cluster.
-        seconds: how long the second router may use what it has read.
+        seconds: maximum age of the second router's cache.
     """
     with (
         user_of(closed, "chief") as root,

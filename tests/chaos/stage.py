@@ -23,7 +23,7 @@ UNAVAILABLE_SECONDS_MAX: Final = 120.0
 
 
 ORPHANS_KEPT_SECONDS: Final = 2
-"""How long orphans are kept at least (``orphanCleanupDelaySecs``)."""
+"""Minimum seconds for which orphans are kept (``orphanCleanupDelaySecs``)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Stage:
 
     @property
     def read_concern(self) -> Document:
-        """The weakest read concern with linearizable reads; with one member nobody else can be primary."""
+        """The weakest read concern with linearizable reads; with one member there can be no other primary."""
         return {"level": "majority" if self.shape.members == 1 else "linearizable"}
 
     def is_complete(self, opened: float) -> bool:
@@ -116,7 +116,7 @@ class StageClient:
 
     @property
     def resent(self) -> int:
-        """How many commands had to be sent again."""
+        """The number of commands that had to be sent again."""
         return self._routers.resent
 
     def begin(self) -> None:

@@ -18,7 +18,7 @@ PAIR: Final = ("router.0", "shard0.0.shardd")
 ATTEMPTS_TO_LEAK: Final = 10
 SECONDS_MAX: Final = 10.0
 MOMENT: Final = 0.1
-"""How long nothing must arrive for a link to count as silent."""
+"""Seconds without data after which a link counts as silent."""
 
 
 class Echo(socketserver.BaseRequestHandler):

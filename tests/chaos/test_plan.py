@@ -1,4 +1,4 @@
-"""What a seed determines."""
+"""Plans of a run: the choices that a seed determines."""
 
 from tests.chaos.nemeses import NEEDS_MEMBERS, NEMESES
 from tests.chaos.plan import NEMESES_PER_ROUND, WORKLOADS_PER_ROUND, Plan

@@ -64,9 +64,9 @@ class PlainStage(Stage):
 
 @pytest.fixture(scope="module")
 def mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneMongod]:
-    """With fail points, and short transactions.
+    """A mongod with fail points and short transactions.
 
-    A client that gives up a commit leaves locks behind, and then may wait for them itself until that transaction ends.
+    A client that abandons a commit leaves locks behind, and may then wait for them itself until that transaction ends.
     """
     with PortReservation() as ports:
         plan = ProcessPlan("plain", Role.MONGOD, ports.hold_free(), "plain")
@@ -138,6 +138,6 @@ def test_append_lists(mongod: OneMongod, tmp_path: Path, fault: dict[str, Any]) 
 
 
 def outcomes(workload: Workload) -> set[Outcome]:
-    """How transactions have ended so far."""
+    """Return the outcomes of the transactions so far."""
     results = [operation.result for operation in list(workload.stage.recorder.operations)]
     return {result.outcome for result in results if isinstance(result, Transaction)}

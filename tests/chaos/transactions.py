@@ -108,10 +108,10 @@ class ClientTransaction:
 
 
 def outcome_of_commit(reply: Document | None) -> Outcome:
-    """What the reply to a commit says.
+    """Return the outcome that the reply to a commit reports.
 
     Raises:
-        AssertionError: it is an error that neither says that the transaction was aborted nor may be tried again.
+        AssertionError: it is an error that neither reports an abort nor may be retried.
     """
     if reply is None or reply.keys() & {"writeConcernError"}:
         return Outcome.UNKNOWN

@@ -22,7 +22,7 @@ TIME = Timestamp(7, 3)
 
 
 def failure_of(servers: FakeConfigServers) -> CommandError:
-    """What a reading ends with."""
+    """Return the error of a reading."""
     with pytest.raises(CommandError) as caught:
         trio.run(
             client_of(servers, VectorClock()).read,

@@ -36,7 +36,7 @@ WRITES = frozenset({"applyOps", "insert", "update", "delete", "create", "createI
 
 @dataclass
 class Fault:
-    """When mongod fails: at the given write, before it is executed, or after it was executed but not acknowledged."""
+    """A failure of mongod at the given write: before it is executed, or after it was executed but not acknowledged."""
 
     write: int
     is_made: bool
@@ -116,12 +116,12 @@ def _plain(pools: ConnectionPools, socket_path: str) -> Commands:
 async def in_process(
     config_set: Set, term: int = 1, local_mongod: Callable[[ConnectionPools, str], Commands] = _plain
 ) -> AsyncIterator[InProcess]:
-    """The commands of the config daemon on the mongod of a running set.
+    """Run the config daemon's commands on the mongod of a running set.
 
     Args:
         config_set: the set.
-        term: the term in which the daemon takes its mongod to be primary.
-        local_mongod: builds what runs the commands from the daemon's pools and the mongod's socket.
+        term: the term that the daemon assumes for its primary mongod.
+        local_mongod: builds the command runner from the daemon's pools and the mongod's socket.
     """
     arguments = config_set.members[0].daemon.arguments
     socket_path = arguments[arguments.index("--mongod-socket") + 1]

@@ -22,7 +22,7 @@ from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Member, Set, replica_set
 
 CONFIGD: Final = "shardwright_configd_"
-"""What the names of a config daemon's own metrics begin with."""
+"""Prefix of a config daemon's own metrics."""
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_what_rounds_do_is_counted_and_logged(world: BalancedWorld, balancing_se
 
 
 def metrics(member: Member) -> dict[str, float]:
-    """What the config daemon of a member exports about itself, by name and labels."""
+    """Return the metrics of a member's config daemon, by name and labels."""
     with urlopen(f"http://127.0.0.1:{member.metrics_port}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     values = (line.removeprefix(CONFIGD).rpartition(" ") for line in lines if line.startswith(CONFIGD))

@@ -104,7 +104,7 @@ def repair(catalog: CatalogUser, sharded: Sharded) -> Mapping[str, Any]:
 
 
 def outcome(catalog: CatalogUser, sharded: Sharded) -> object:
-    """What the catalog says of a collection, without what differs between equal collections."""
+    """Return the catalog's data about a collection, without values that differ between equal collections."""
     entry = catalog.config.collections.find_one({"_id": sharded.namespace})
     shard = catalog.config.shards.find_one({"_id": "a"})
     assert shard is not None

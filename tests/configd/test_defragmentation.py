@@ -168,7 +168,7 @@ def test_zones_are_respected(world: World) -> None:
 
 
 def test_the_next_primary_continues_in_the_same_phase(world: World) -> None:
-    """What a primary finds is all in the catalog."""
+    """All state of a defragmentation is in the catalog, so a new primary finds it."""
     sharded = world.collection([(MinKey(), 0, "a"), (0, 10, "b"), (10, MaxKey(), "a")], [*range(-20, 0), 5])
     chunks = world.catalog.config.chunks
     chunks.update_many({"uuid": sharded.uuid}, {"$set": {"estimatedDataSizeBytes": Int64((1 << 63) - 1)}})
@@ -184,7 +184,7 @@ def test_the_next_primary_continues_in_the_same_phase(world: World) -> None:
 
 
 def explained(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The decisions about the collection, and what is left alone."""
+    """Return the decisions about the collection, and the skipped chunks."""
     reply = world.run({"_configsvrBalancerExplain": NAMESPACE})
     return reply["decisions"], reply["skipped"]
 
@@ -377,7 +377,7 @@ def test_draining_shards_receive_nothing(world: World) -> None:
 
 
 def test_nothing_begins_once_the_balancer_is_stopped(world: World) -> None:
-    """``balancerStop`` waits for the move under way; the merge that belongs to it is made after the next start."""
+    """``balancerStop`` waits for the move in progress; the merge that belongs to it is made after the next start."""
     sharded = world.collection(FRAGMENTS, KEYS)
     may_end = threading.Event()
     for shard in world.shards.values():

@@ -1,4 +1,4 @@
-"""What all commands of the config server have in common, and what is passed through to mongod."""
+"""Rules that all commands of the config server share, and commands that pass through to mongod."""
 
 import re
 from typing import Any

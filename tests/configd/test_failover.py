@@ -150,13 +150,13 @@ def test_a_version_that_was_half_set_is_set_by_the_next_primary(trio_set: Set) -
 
 
 def has_version(mongod: MongoClient[dict[str, Any]], version: str) -> bool:
-    """Whether this is the feature compatibility version of a mongod, and no change is under way."""
+    """Whether this is the feature compatibility version of a mongod, and no change is in progress."""
     found = mongod.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]
     return bool(found == {"version": version})
 
 
 def thaw(config_set: Set) -> None:
-    """Let members that have stepped down be elected again."""
+    """Allow members that have stepped down to be elected again."""
     for member in config_set.members:
         with member.mongod_client() as mongod, suppress(OperationFailure):  # on the primary
             mongod.admin.command({"replSetFreeze": 0})

@@ -1,4 +1,4 @@
-"""What a config daemon does when its term begins and the catalog cannot be initialized."""
+"""A config daemon whose term begins while the catalog cannot be initialized."""
 
 import logging
 

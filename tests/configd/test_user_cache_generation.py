@@ -1,4 +1,4 @@
-"""How a genuine router learns that users or roles have changed."""
+"""The generation by which a genuine router notices changes to users or roles."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -20,7 +20,7 @@ BLOCKED: Final = {"_id": "", "blockNewUserShardedDDL": True, "blockUserWrites": 
 
 @pytest.fixture
 def commands(catalog: CatalogUser, shards: dict[str, FakeShard]) -> Iterator[list[list[dict[str, Any]]]]:
-    """What each shard has been sent; afterwards everybody may write again."""
+    """Commands received by each shard. At the end, writes are allowed again."""
     for shard in shards.values():
         shard.commands.clear()
     yield [shard.commands for shard in shards.values()]

@@ -114,7 +114,7 @@ def contacted(cluster: RunningCluster, names: Sequence[str], done: Sequence[Run]
 def predictions(
     cluster: RunningCluster, commands: Sequence[dict[str, Any]]
 ) -> list[tuple[Prediction, Prediction] | None]:
-    """What full tables and pieces say of each command; None if it is not routed by a shard key."""
+    """Predict each command by full tables and by pieces; None if it is not routed by a shard key."""
 
     async def all_of_them() -> list[tuple[Prediction, Prediction] | None]:
         async with AsyncMongoClient[dict[str, Any]](cluster.uri) as client:

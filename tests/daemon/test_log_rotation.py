@@ -13,7 +13,7 @@ from shardwright.wire.errors import CommandError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where both logs are."""
+    """The folder of both logs."""
     configure_logs(file=tmp_path / "server.log")
     yield tmp_path
     configure_logs()
@@ -28,7 +28,7 @@ def audit(folder: Path) -> Iterator[LogFile]:
 
 
 def rotated(folder: Path) -> list[str]:
-    """The logs of which there is a finished file."""
+    """Return the names of the logs with a finished file."""
     return sorted(each.name.partition(".20")[0] for each in folder.glob("*.20??-??-??T??-??-??"))
 
 

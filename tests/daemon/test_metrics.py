@@ -1,4 +1,4 @@
-"""What is counted, and what Prometheus reads."""
+"""Metrics: counting, and the form that Prometheus reads."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which privileges include a resource."""
+"""Privileges that include a resource."""
 
 from typing import Any
 

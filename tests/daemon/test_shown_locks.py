@@ -1,4 +1,4 @@
-"""What is written to ``config.locks`` and ``config.lockpings``, and what waits for it."""
+"""Writes to ``config.locks`` and ``config.lockpings``, and the operations that wait for them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class FakeConfigServers:
         self.is_silent = False
 
     async def write(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
-        """Take the statements of an update, of which there must be some."""
+        """Execute the statements of an update, which must not be empty."""
         await trio.lowlevel.checkpoint()
         if not statements:
             raise CommandError(ErrorCode.InvalidLength, "Write batch sizes must be between 1 and 100000.")

@@ -19,7 +19,7 @@ ADDED: Final = bson.encode({"added": 1})[4:-1]
 
 
 def owned(lsid: dict[str, Any], user: UserName, elements: bytes = b"") -> dict[str, Any]:
-    """What becomes of a request."""
+    """Return the request after the rewriting of its session id."""
     body = bson.encode({"find": "c", "lsid": lsid, "$db": "shop"})
     return bson.decode(with_owner_of_session(Request(OpMsg(op_msg(body, request_id=1))), user, elements).body)
 

@@ -1,4 +1,4 @@
-"""What every change of a collection or database leaves behind, however often it was interrupted."""
+"""Checks of the state after any change of a collection or database, however often it was interrupted."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tests.migration.writers import Writers
 CLEAN_SECONDS_MAX: Final = 60.0
 
 COLLECTIONS: Final = ("system.sharding_ddl_coordinators", "localRenameParticipants")
-"""The collections of ``config`` on each shard that have documents only during a change, besides those of migrations."""
+"""Collections of ``config`` that have documents on a shard only during a change, besides the ones for migrations."""
 
 
 def check_outcome(cluster: FaultCluster, change: Change, writers: Writers) -> None:
@@ -65,7 +65,7 @@ def check_migrations_allowed(cluster: FaultCluster, db: str) -> None:
     """Check that the migrations of no collection are forbidden.
 
     Raises:
-        AssertionError: those of one are.
+        AssertionError: migrations of a collection are forbidden.
     """
     for entry in cluster.router().config["collections"].find({"_id": {"$regex": f"^{db}\\."}}):
         assert entry.get("allowMigrations", True), entry

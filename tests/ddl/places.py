@@ -1,4 +1,4 @@
-"""Where changes of collections wait in these tests."""
+"""Places at which changes of collections wait in these tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from tests.integration.sharded import LOWER
 from tests.migration.fault_cluster import CONFIG, FaultCluster
 
 BLOCKED_MS: Final = 1_500
-"""How long a mongod waits before it executes a command; longer than it takes to kill a process."""
+"""Milliseconds that a mongod waits before it executes a command; longer than it takes to kill a process."""
 
 
 @dataclass(frozen=True)

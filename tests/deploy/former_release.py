@@ -1,4 +1,4 @@
-"""The release before this one, built from the history of the repository, to be run beside this one."""
+"""The release before this one, built from the history of the repository, to be run alongside this one."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _COMMAND_SECONDS: Final = 120.0
 
 
 def absence() -> str | None:
-    """Why the former release cannot be built here; None if it can."""
+    """Return the reason why the former release cannot be built here; None if it can."""
     git = shutil.which("git")
     if git is None:
         return "git is not installed"
@@ -29,7 +29,7 @@ def absence() -> str | None:
 
 
 def build(directory: Path) -> Path:
-    """Build the wheel of the former release; returns the directory in which its packages can be imported."""
+    """Build the wheel of the former release, and return the directory from which its packages can be imported."""
     source, wheels, packages = (directory / name for name in ("source", "wheels", "packages"))
     archive = directory / "source.tar"
     needed = ("pyproject.toml", "README.md", "LICENSE", "shardwright")

@@ -1,4 +1,4 @@
-"""What ``shardwright balancer --explain`` prints of each kind of decision."""
+"""The output of ``shardwright balancer --explain`` for each kind of decision."""
 
 from typing import Any
 

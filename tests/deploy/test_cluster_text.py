@@ -1,4 +1,4 @@
-"""What `shardwright status` ends with: how to connect, or how to get there."""
+"""The last line of `shardwright status`: how to connect, or the command to run first."""
 
 from typing import Any
 

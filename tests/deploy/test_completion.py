@@ -1,4 +1,4 @@
-"""Completion scripts: what they complete, in the shells that are installed."""
+"""Completion scripts in the shells that are installed."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ SECONDS_MAX = 60.0
 
 
 def completed(directory: Path, *words: str) -> list[str]:
-    """What bash completes after these words."""
+    """Return bash's completions after these words."""
     script = directory / "script"
     script.write_text(completion_script("bash", argument_parser()))
     quoted = " ".join(f"'{word}'" for word in words)

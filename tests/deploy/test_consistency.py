@@ -1,4 +1,4 @@
-"""What ``shardwright check`` prints, and its exit status."""
+"""The output of ``shardwright check``, and its exit status."""
 
 from pathlib import Path
 from typing import Any

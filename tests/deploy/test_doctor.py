@@ -39,7 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
 
 
 def findings(own: RunningCluster, *words: str) -> list[dict[str, Any]]:
-    """What the command finds, without what is true of this machine."""
+    """Run the command and return its findings, without the findings about this machine."""
     with redirect_stdout(StringIO()) as output:
         status = main(["doctor", "--json", "--dir", str(own.directory), *words])
     found: list[dict[str, Any]] = json.loads(output.getvalue())["findings"]

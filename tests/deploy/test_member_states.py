@@ -1,4 +1,4 @@
-"""How far a mongod has come on its way into a set, and which states are wrong."""
+"""The progress of a mongod that joins a set, and wrong states."""
 
 from typing import Any
 

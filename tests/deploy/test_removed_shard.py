@@ -1,4 +1,4 @@
-"""What ``shardwright remove-shard`` shows while a shard drains, and when it cannot go on."""
+"""The output of ``shardwright remove-shard`` while a shard drains, and its error if draining cannot continue."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How `connect` and `logs` start other programs."""
+"""The programs that `connect` and `logs` start."""
 
 from pathlib import Path
 

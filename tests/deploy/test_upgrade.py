@@ -1,4 +1,4 @@
-"""What ``shardwright finish-upgrade`` prints, and its errors; ``test_rolling_upgrade.py`` runs it."""
+"""The output of ``shardwright finish-upgrade``, and its errors; ``test_rolling_upgrade.py`` runs it."""
 
 import pytest
 

@@ -93,7 +93,7 @@ def _checked(block: Block, host: Host) -> None:
 
 
 def ask(page: Page, code: str) -> Any:  # noqa: ANN401 - whatever the code prints
-    """What a client of all routers gets, as JSON."""
+    """Run code with a client of all routers, and return its result through JSON."""
     script = f"import json; from pymongo import MongoClient\nclient = MongoClient({URI!r})\nprint(json.dumps({code}))"
     completed = subprocess.run(
         page.workstation.command(sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=False

@@ -11,7 +11,7 @@ from tests.local_cluster import Client
 
 NO_CODE: Final = -1
 NO_TIME_SERIES: Final = 6201808
-"""Errors of mongos's oldest commands: of ``moveChunk`` by a field that is no part of the shard key any more."""
+"""Errors of mongos's oldest commands: of ``moveChunk`` by a field that is not part of the shard key any more."""
 
 REFUSALS: Final = frozenset(
     {
@@ -41,14 +41,14 @@ REFUSALS: Final = frozenset(
         ErrorCode.UserWritesBlocked,
     }
 )
-"""What an operation may be answered if the other one has come first, or is under way."""
+"""Errors of an operation if the other one has come first, or is in progress."""
 
 Operation = Callable[[Client, str], object]
 Held = Mapping[str, tuple[int, ...]]
 """The documents of each collection, by their field ``a``; collections without documents are left out."""
 
 HELD: Final[Held] = {"c": tuple(range(20)), "u": tuple(range(5)), "s": tuple(range(8))}
-"""What there is at first. ``d`` is empty."""
+"""The documents at the beginning. ``d`` is empty."""
 
 
 def admin(command: str, namespace: str = "c", **arguments: Any) -> Operation:  # noqa: ANN401 - arguments of any type
@@ -122,10 +122,10 @@ def held(client: Client, db: str) -> Held:
 
 
 def possible(done: Sequence[str]) -> list[Held]:
-    """What there can be after operations that succeeded, in whatever order; one may have joined an equal one.
+    """Return the possible results of operations that succeeded in any order; one may have joined an equal one.
 
     Args:
-        done: their names.
+        done: names of the operations.
     """
     outcomes = [_after(order) for order in permutations(done)]
     if len(set(done)) < len(done):
@@ -134,7 +134,7 @@ def possible(done: Sequence[str]) -> list[Held]:
 
 
 def _after(order: Sequence[str]) -> Held | None:
-    """What there is after operations in this order; None if one of them could not have succeeded."""
+    """Return the result of operations in this order; None if one of them could not have succeeded."""
     there = dict(HELD)
     names = {*HELD, "d"}
     for operation in order:

@@ -1,4 +1,4 @@
-"""What the shards' mongods were sent, as their profilers have seen it."""
+"""Commands that reached the shards' mongods, as recorded by their profilers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Which of the pipelines that are compared return their results in a definite order."""
+"""Order of results: the compared pipelines for which it is definite."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

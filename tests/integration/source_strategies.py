@@ -1,4 +1,4 @@
-"""What pipelines begin with: filters, searches by place or by text, and documents out of nothing."""
+"""First stages of pipelines: filters, searches by place or by text, and documents without a collection."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +13,7 @@ SEARCH_INDEXES: Final = ([("point", "2dsphere")], [("pair", "2d")], [("words", "
 
 
 def places(number: int) -> dict[str, Any]:
-    """Where a document is, a different place for each number; one in four is nowhere."""
+    """Return the place of a document, a different one for each number; one in four has none."""
     if number % 4 == 0:
         return {}
     return {"point": {"type": "Point", "coordinates": [number, 0]}, "pair": [number, 0]}

@@ -1,4 +1,4 @@
-"""The balancer's reports and decisions, and the removal of shards, beside those of a genuine config server."""
+"""The balancer's reports and decisions, and the removal of shards, compared with a genuine config server's."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -268,7 +268,7 @@ def test_decisions_about_jumbo_chunks(both: Both) -> None:
 
 @pytest.mark.exhaustive
 def test_decisions_about_several_zones(both: Both) -> None:
-    """Chunks of two zones, and of none, each of which has some on the wrong shard."""
+    """Chunks of two zones, and of none, with some chunks of each on the wrong shard."""
 
     def ask(deployment: Deployment) -> list[Any]:
         collection(deployment, "bal.zones", 2, 4, 6, 8)
@@ -303,7 +303,7 @@ def test_collections_that_are_left_alone(both: Both) -> None:
 
 @pytest.mark.exhaustive
 def test_decisions_about_a_draining_shard_with_a_zone(both: Both) -> None:
-    """What belongs to its zone alone has nowhere to go, and does not count as a violation; the rest leaves."""
+    """Chunks of the shard's own zone cannot move, and do not count as a violation; the rest leaves."""
 
     def ask(deployment: Deployment) -> list[Any]:
         collection(deployment, "bal.zoned_drain", 0, 5, 8)

@@ -21,18 +21,18 @@ OF_ALL: Final = {"_id", "recoveredFromDisk", "forwardableOpMetadata", "phase"}
 """The fields that every document has, of both kinds of servers."""
 
 RENAME: Final = ["blockCRUDAndRename", "renameMetadata", "unblockCRUD"]
-"""What renames have in common."""
+"""The phases that all renames share."""
 
 
 @dataclass(frozen=True)
 class Changed:
-    """What a change writes.
+    """The coordinator documents of a change.
 
     Attributes:
         operation_type: the coordinator's.
         arguments: the fields with the arguments of the request, which both kinds of servers persist.
         genuine: the phases of a genuine shard, each once; empty if it writes no document.
-        own: those of ours.
+        own: the phases of our shards.
     """
 
     operation_type: str

@@ -24,7 +24,7 @@ _OF_THE_SESSION = frozenset(
     {"lsid", "operationTime", "$clusterTime", "$configTime", "$topologyTime", "lastCommittedOpTime"}
 )
 _ADDED_BY_ROUTERS = frozenset({"let", "fromMongos", "readConcern"})
-"""What a genuine router adds to an aggregation that it passes on, and the mongod shows."""
+"""Fields that a genuine router adds to an aggregation, shown by the mongod."""
 
 FINDS: list[Document] = [
     {"find": "ranged"},
@@ -119,7 +119,7 @@ def assert_same(shard: Client, ours: Client, database: str, inner: Document, ver
 
 @pytest.mark.parametrize("verbosity", VERBOSITIES)
 def test_finds(shard: Client, filled: Database[Document], verbosity: str) -> None:
-    """Shards explain what the client has sent, not the form in which the router sends a sorted find."""
+    """Shards explain the client's command, not the form in which the router sends a sorted find."""
     for inner in FINDS:
         assert_same(shard, filled.client, filled.name, inner, verbosity)
 

@@ -84,7 +84,7 @@ def router(genuine: GenuineCluster) -> Iterator[RawClient]:
 
 
 def by_genuine_router(genuine: GenuineCluster, database: str, command: Document) -> Document:
-    """What a genuine router does with a command in a transaction: its reply, or the error."""
+    """Run a command in a transaction through a genuine router; return its reply, or the error."""
     infos = [{"dbName": database, "command": command}]
     asked = {"testInternalTransactions": 1, "useClusterClient": True, "commandInfos": infos}
     with raw_client(next(iter(genuine.shards.values()))) as shard:
@@ -209,7 +209,7 @@ def with_document(deployment: Deployment) -> None:
 
 
 def documents(deployment: Deployment) -> list[Any]:
-    """What each shard has."""
+    """Return the documents of each shard."""
     commands = [
         {"find": "ranged", "filter": {}, "shardVersion": deployment.shard_version(NAMESPACE, shard)} for shard in (0, 1)
     ]
@@ -228,7 +228,7 @@ REFUSED: Final[dict[str, Document]] = {
 @pytest.mark.parametrize("is_retryable", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_genuine_router_moves_a_document(sharded: Both, name: str, is_retryable: bool) -> None:
-    """The shard refuses the update, in the transaction too, which goes on with a delete and an insert."""
+    """The shard refuses the update, also in the transaction, which continues with a delete and an insert."""
 
     def ask(deployment: Deployment) -> list[Any]:
         with_document(deployment)

@@ -72,7 +72,7 @@ OF_CHANGES: Final[list[list[Document]]] = [
 
 
 def said(reply: Document) -> tuple[object, ...]:
-    """How a read ended: its error, or the number of documents in its first batch, or that it was explained."""
+    """Summarize the end of a read: its error, the number of documents in its first batch, or that it was explained."""
     if reply["ok"]:
         return ("documents", len(reply["cursor"]["firstBatch"])) if "cursor" in reply else ("explained",)
     return reply["code"], reply["codeName"], reply["errmsg"]

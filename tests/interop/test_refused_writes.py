@@ -1,4 +1,4 @@
-"""What routers answer while the writes of users are blocked, in front of genuine servers and of ours."""
+"""Routers' answers while the writes of users are blocked, in front of genuine servers and of ours."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

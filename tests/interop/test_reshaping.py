@@ -46,7 +46,7 @@ class Cluster:
         return "ok"
 
     def modified(self, collection: str, **index: object) -> object:
-        """What each shard says of a change of an index; or the error, without the command to a participant."""
+        """Return each shard's reply to a change of an index; or the error, without the command to a participant."""
         try:
             reply = self.client[DB].command("collMod", collection, index=index)
         except OperationFailure as failure:
@@ -73,7 +73,7 @@ class Cluster:
         return {field: value for field, value in entry.items() if field not in OF_ONE_INCARNATION}, bounds
 
     def story(self, kind: str, about: str) -> object:
-        """What the changelog says about the changes of one kind, of what is named."""
+        """Return the changelog's entries about changes of one kind, for matching names."""
         query = {"what": {"$regex": f"^{kind}"}, "ns": {"$regex": about}}
         entries = self.client.config.changelog.find(query).sort("time", 1)
         return [(entry["what"], entry["ns"], sorted(entry["details"])) for entry in entries]

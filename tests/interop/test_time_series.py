@@ -33,7 +33,7 @@ class Cluster:
         client[DB].c.insert_many([{"t": START + timedelta(seconds=i), "m": i % 10, "v": i} for i in range(100)])
 
     def answer(self, command: dict[str, Any], *, db: str = DB, is_other: bool = False) -> object:
-        """What a reply says about the command, apart from the names of servers."""
+        """Return the reply's parts about the command, without the names of servers."""
         try:
             reply = (self.other if is_other else self.client)[db].command(SON(command))
         except OperationFailure as failure:

@@ -42,7 +42,7 @@ def read_expected(path: Path = EXPECTED) -> dict[str, Result]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a report differs from the expectations."""
+    """The difference between a report and the expectations."""
 
     report: Report
     expected: Expectations

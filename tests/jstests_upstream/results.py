@@ -10,7 +10,7 @@ from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
 
 @dataclass(frozen=True)
 class FileResult:
-    """How one file ended.
+    """The result of one file.
 
     Attributes:
         file: its path below ``jstests`` in the checkout.

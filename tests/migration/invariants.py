@@ -1,4 +1,4 @@
-"""What must be true of a collection and of the cluster when a migration is over, however it ended."""
+"""Invariants of a collection and of the cluster after a migration, however it ended."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ MIGRATION_COLLECTIONS: Final = (
 
 @dataclass(frozen=True)
 class Placement:
-    """Which shard owns which keys, as the catalog says.
+    """The owner of each key, according to the catalog.
 
     Attributes:
         bounds: the encoded lower bound of each chunk, ascending, with its shard.

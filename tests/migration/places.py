@@ -1,4 +1,4 @@
-"""Where these tests pause migrations, which processes they kill there, and which chunk they move."""
+"""Places at which these tests pause migrations and kill processes, and the chunk that they move."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,7 +34,7 @@ PLACES: Final = (
     Place(f"{DONOR}.shardd", "hangBeforeLeavingCriticalSection"),
     *(Place(f"{RECIPIENT}.shardd", name) for name in RECIPIENT_STEPS),
 )
-"""Where a migration waits."""
+"""Places at which a migration waits."""
 
 COMMITTED_PLACES: Final = tuple(
     Place(f"{DONOR}.shardd", name)
@@ -43,16 +43,16 @@ COMMITTED_PLACES: Final = tuple(
         "hangBeforeForgettingMigrationAfterCommitDecision",
     )
 )
-"""Where a committed migration waits, in this order, while clients continue."""
+"""Places at which a committed migration waits, in this order, while clients continue."""
 
 ABORTED_PLACES: Final = tuple(Place(place.daemon, place.name.replace("Commit", "Abort")) for place in COMMITTED_PLACES)
-"""Where an aborted migration waits, likewise."""
+"""Places at which an aborted migration waits, in this order."""
 
 DELETION_PLACES: Final = tuple(
     Place(f"{DONOR}.shardd", name)
     for name in ("suspendRangeDeletion", "hangBeforeDoingDeletion", "hangAfterDoingDeletion")
 )
-"""Where the deletion of the donor's former range waits."""
+"""Places at which the deletion of the donor's former range waits."""
 
 FAILURES: Final = (
     *(Place(f"{DONOR}.shardd", name) for name in ("loseMigrateCloneReply", "loseTransferModsReply")),

@@ -26,12 +26,12 @@ DUPLICATE_KEY: Final = 11000
 
 @dataclass(frozen=True)
 class Kind:
-    """How a collection is sharded.
+    """The sharding of a collection.
 
     Attributes:
         key: the shard key pattern.
         unique: the key of a unique index, None if there is none.
-        splits: where it is split at first.
+        splits: its first split points.
     """
 
     name: str
@@ -95,7 +95,7 @@ class PropertyWorld:
         return first >= second
 
     def check(self) -> None:
-        """Check everything that must hold when no migration is under way.
+        """Check everything that must hold when there is no migration in progress.
 
         Raises:
             AssertionError: something does not hold.

@@ -21,7 +21,7 @@ Document = dict[str, Any]
 RETRY_PAUSE_SECONDS: Final = 0.02
 HEAL_SECONDS_MAX: Final = 45.0
 ANSWER_SECONDS_MAX: Final = 10.0
-"""How long one router may take before the write is sent through the other."""
+"""Time limit for one router, after which the write is sent through the other."""
 
 _CURSOR_NOT_FOUND: Final = 43
 

@@ -10,7 +10,7 @@ from tests.migration.retrying import HEAL_SECONDS_MAX, Document, RetryingClient,
 TIMES_MIN: Final = 2
 TIMES_MAX: Final = 5
 TOGETHER_MAX: Final = 3
-"""How many of them at most are under way at once."""
+"""Maximum number of writes in progress at once."""
 
 
 class StormingClient:
@@ -18,10 +18,10 @@ class StormingClient:
 
     Args:
         addresses: of the routers.
-        choice: how often, and in which order, each write is sent.
+        choice: chooses the number and order of the attempts of each write.
 
     Attributes:
-        sent: how many commands were sent, without those that had no answer.
+        sent: number of answered commands.
     """
 
     def __init__(self, addresses: Sequence[str], choice: random.Random) -> None:

@@ -18,7 +18,7 @@ DONOR_PLACES: Final = (*DONOR_STEPS, "hangBeforeLeavingCriticalSection", COMMITT
 """The last one is where the decision is persisted but the recipient does not know it yet."""
 
 STEP_DOWN_SECONDS: Final = 10
-"""How long a former primary cannot be elected again; another member is elected at once."""
+"""Seconds for which a former primary cannot be elected again; another member is elected at once."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,11 @@ def test_primary_is_killed(cluster: FaultCluster, namespace: str, step: str, sid
 
 
 def step_down(cluster: FaultCluster, shard: str, primary: int | None = None) -> None:
-    """Have a shard elect another primary; the present one is told if its daemon does not answer."""
+    """Make a shard elect another primary.
+
+    Args:
+        primary: index of the present one, if its daemon does not answer.
+    """
     old = cluster.primary_index(shard) if primary is None else primary
     mongod = cluster.client(f"{shard}.{old}.mongod")
     try:

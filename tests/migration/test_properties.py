@@ -55,8 +55,10 @@ HOLDS: Final = (
     *(("shard0", f"moveChunkHangAtStep{step}") for step in (2, 3, 4)),
     *(("shard1", f"migrateThreadHangAtStep{step}") for step in (2, 3, 4, 5)),
 )
-"""Where a move may be held while steps are run: everywhere before the critical section. The shards are donor and
-recipient of a move up; for a move down they are swapped."""
+"""Places at which a move may be held while steps are run: everywhere before the critical section.
+
+The shards are donor and recipient of a move up; for a move down they are swapped.
+"""
 
 moves = st.tuples(
     st.integers(0, 100),
@@ -65,7 +67,7 @@ moves = st.tuples(
     st.lists(STEPS, max_size=4),
     st.lists(STEPS, max_size=4),
 )
-"""Which chunk moves, where it is held, and the steps while it is held, while it continues, and after it."""
+"""The chunk to move, the place to hold it, and the steps while it is held, while it continues, and after it."""
 
 Move = tuple[int, tuple[str, str] | None, list[Step], list[Step], list[Step]]
 
@@ -111,7 +113,7 @@ def do(world: PropertyWorld, steps: list[Step]) -> None:
 
 
 def move_during(world: PropertyWorld, move: Move, shapes: list[Shape]) -> None:
-    """Move a chunk, and meanwhile split and merge others and run steps."""
+    """Move a chunk, and during the move split and merge others and run steps."""
     index, hold, held, after, _ = move
     found = world.chunks
     chunk = found[index % len(found)]

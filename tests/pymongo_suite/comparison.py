@@ -1,4 +1,4 @@
-"""What a file's results on the two deployments say about the cluster."""
+"""Comparison of a file's results on the two deployments, with a verdict about the cluster."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Comparison:
         return sorted(self.excepted.difference(self.lost))
 
     def counts(self) -> tuple[int, ...]:
-        """How many tests passed, failed and were skipped on the replica set, and the same on the cluster."""
+        """Count the passed, failed and skipped tests on the replica set, then on the cluster."""
         return (*_counts(self.on_replica_set), *_counts(self.on_cluster))
 
 

@@ -11,7 +11,7 @@ Results = dict[str, "Outcome"]
 
 
 class Outcome(StrEnum):
-    """How a test ended."""
+    """The end of a test."""
 
     PASSED = "passed"
     NOT_FOR_TOPOLOGY = "skipped for the topology"

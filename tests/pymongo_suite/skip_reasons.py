@@ -1,4 +1,4 @@
-"""Why the suites skip tests on a sharded cluster that they run on a replica set: what says nothing against it."""
+"""Reasons for which suites skip tests on a sharded cluster but not on a replica set, without fault of the cluster."""
 
 from typing import Final
 

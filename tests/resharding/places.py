@@ -1,4 +1,4 @@
-"""Where these tests stop a resharding operation."""
+"""Places at which these tests stop a resharding operation."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ STOPS: Final = {
         *_OF_COORDINATOR,
     )
 }
-"""The places that an operation passes, by name: those of the shard that is not the primary one, and of the coordinator.
+"""The places that an operation passes, by name, on the shard that is not the primary one, and on the coordinator.
 
 Both shards are donors and recipients.
 """

@@ -1,4 +1,4 @@
-"""Resharding a collection that is in use: what clients see, and what is left behind."""
+"""Resharding a collection that is in use: the view of clients, and the state afterwards."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +103,7 @@ def upper(cluster: RunningCluster) -> Iterator[Client]:
 
 
 def test_an_operation_in_progress(collection: Documents, mongods: list[Client], upper: Client) -> None:
-    """What is refused meanwhile, what is shown, and that abort leaves nothing behind."""
+    """Some operations are refused during a resharding, it is shown, and an abort leaves nothing behind."""
     client, namespace = collection.database.client, collection.full_name
     before = documents(500)
     collection.insert_many(before)
@@ -142,7 +142,7 @@ def test_an_operation_in_progress(collection: Documents, mongods: list[Client], 
 
 
 def request_of_router(collection: Documents) -> Document:
-    """What a router sends to the primary shard, to give the collection the key ``{other: 1}``."""
+    """Return the command of a router to the primary shard that gives the collection the key ``{other: 1}``."""
     database = collection.database.client.config.databases.find_one({"_id": collection.database.name})
     assert database is not None
     return {
@@ -314,7 +314,7 @@ def test_two_documents_with_one_id(collection: Documents, mongods: list[Client])
 
 
 def test_a_retried_write_is_not_executed_again(collection: Documents, cluster: RunningCluster) -> None:
-    """Not through either router, one of which knows nothing of the resharding."""
+    """Through neither router, one of which has not refreshed since the resharding."""
     client, namespace, db = collection.database.client, collection.full_name, collection.database.name
     collection.insert_many(documents(10))
     update = {"q": {"key": 1, "other": 7}, "u": {"$inc": {"times": 1}}}
@@ -475,7 +475,7 @@ def test_documents_that_together_are_more_than_a_command_may_have(collection: Do
 
 
 def test_a_plan_with_a_shard_that_does_not_exist(collection: Documents, mongods: list[Client]) -> None:
-    """As one that is removed while the chunks are planned."""
+    """Like a shard that is removed while the chunks are planned."""
     client, namespace = collection.database.client, collection.full_name
     collection.insert_many(documents(10))
     chunk = {"recipientShardId": "nonesuch", "min": {"other": MinKey()}, "max": {"other": MaxKey()}}

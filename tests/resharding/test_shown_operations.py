@@ -1,4 +1,4 @@
-"""What is seen of a resharding while it runs, and afterwards: ``$currentOp``, ``serverStatus``, the launcher."""
+"""Resharding as shown during and after it: ``$currentOp``, ``serverStatus``, the launcher."""
 
 from collections.abc import Iterator
 from uuid import UUID

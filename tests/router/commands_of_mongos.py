@@ -59,7 +59,7 @@ DIAGNOSTICS: Final = _names(
 )
 
 RUN: Final = READS_AND_WRITES | DDL | SHARDING | SESSIONS | USERS | DIAGNOSTICS
-"""Those that do something."""
+"""Commands that have an effect or return data."""
 
 REFUSED: Final = {
     "compact": (115, "compact not allowed through mongos"),
@@ -67,7 +67,7 @@ REFUSED: Final = {
     "setFreeMonitoring": (125, "Free Monitoring commands are not supported on mongos"),
     "getLastError": (5739000, "getLastError command is not supported"),
 }
-"""Those that exist only to be refused, with the code, if there is one, and the message."""
+"""Commands that exist only to be refused, with the code, if there is one, and the message."""
 
 ONLY_WITH_TEST_COMMANDS: Final = _names(
     """
@@ -86,7 +86,7 @@ OF_OTHER_SERVERS: Final = _names(
     _recvChunkStart _shardsvrCreateCollection _shardsvrDropCollection
     """
 )
-"""Those of shards, of config servers and of members of a replica set."""
+"""Commands of shards, of config servers and of members of a replica set."""
 
 OF_EARLIER_VERSIONS: Final = _names(
     """
@@ -103,11 +103,11 @@ OF_LATER_VERSIONS: Final = _names(
 )
 
 ABSENT: Final = OF_OTHER_SERVERS | OF_EARLIER_VERSIONS | OF_LATER_VERSIONS
-"""Those that are as unknown to a mongos 6.0 as any other word."""
+"""Commands that are as unknown to a mongos 6.0 as any other word."""
 
 ADDED: Final = {
     "balancerExplain": "what the balancer would do next",
     "finishUpgrade": "raises the feature version of our daemons, which mongos's own have not",
     "checkMetadataConsistency": "of MongoDB 7.0, so that damage can be found",
 }
-"""What the router has and a mongos 6.0 does not, on purpose."""
+"""Commands that the router has on purpose and a mongos 6.0 has not."""

@@ -1,4 +1,4 @@
-"""A router with real sockets, one collection, and shards that record what they get and answer from a script."""
+"""A router with real sockets, one collection, and shards that record requests and answer from a script."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -64,11 +64,11 @@ def usual_reply(request: Request, time: Timestamp = START) -> dict[str, Any]:
 
 
 class Reply:
-    """How a shard answers.
+    """The reply of a shard.
 
     Attributes:
         document: the reply; None to close the connection.
-        pieces: where the frame is cut into pieces, which are sent one after the other.
+        pieces: positions at which the frame is cut into pieces, which are sent one after the other.
         wait: awaited before the reply is sent.
     """
 
@@ -118,7 +118,7 @@ class PassageRouter:
             await client.stream.aclose()
 
     def route(self, routing: RoutingTable | None) -> None:
-        """Let the collection be sharded like this from now on, or not be sharded."""
+        """Change the routing of the collection, sharded or not."""
         version = DatabaseVersion(UUID(int=1), Timestamp(5, 5), 1)
         database = self.context.routing.databases[DATABASE] = DatabaseRouting(DATABASE, "east", version)
         self.context.routing.collections[NAMESPACE] = CollectionRouting(NAMESPACE, database, routing, 77)
@@ -138,11 +138,11 @@ class PassageRouter:
 
     @property
     def taken(self) -> int:
-        """How many requests were served by passages."""
+        """The number of requests served by passages."""
         return self.outcomes["taken"]
 
     def counts(self) -> dict[str, Any]:
-        """What is counted of operations, without times."""
+        """Return the counts of operations, without times."""
         context = self.context
         return {
             "operations": {name: each.outcomes for name, each in context.metrics.operations.statistics().items()},
@@ -155,7 +155,7 @@ class PassageRouter:
 
     @property
     def borrowed(self) -> int:
-        """How many connections to shards are in use."""
+        """The number of connections to shards in use."""
         return sum(each.in_use for each in self.context.pools.statistics().values())
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:

@@ -56,7 +56,7 @@ class PassageUsers(CatalogClient):
 
 
 def control_access(router: PassageRouter) -> PassageUsers:
-    """Let the router have access control from now on; call it before the first client connects."""
+    """Turn on the router's access control; to be called before the first client connects."""
     users, context = PassageUsers(), router.context
     context.access = context.log_ins
     context.log_ins.users._catalog = users

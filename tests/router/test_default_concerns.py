@@ -26,7 +26,7 @@ BOTH: dict[str, Any] = {
 
 
 def added(report: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
-    """What a request has after the defaults were applied and had not before."""
+    """Return the fields that the defaults add to a request."""
     defaults = DefaultConcerns()
     defaults.take(report)
     request = Request(OpMsg(op_msg(bson.encode({**command, "$db": "d"}), request_id=7)))

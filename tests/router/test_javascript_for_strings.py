@@ -133,7 +133,7 @@ def filled(router: Client, plain: Client) -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - a BSON value can be anything
-    """Where a command has strings."""
+    """Yield the paths of a command's strings."""
     if isinstance(value, str):
         yield path
     elif isinstance(value, dict | list):

@@ -166,7 +166,7 @@ def test_commands_that_only_succeed(command: str) -> None:
 
 
 def test_commands_for_tests_alone() -> None:
-    """Those that a mongod has just with test commands; all other commands of the router it always has."""
+    """Commands that a mongod has only with test commands; all other commands of the router are always there."""
     assert {entry.name for entry in ROUTER_COMMANDS if entry.test_only} == {
         *("_hashBSONElement", "clearLog", "configureFailPoint", "echo", "multicast", "reapLogicalSessionCacheNow"),
         "logMessage",
@@ -351,7 +351,7 @@ def test_errors_are_those_of_mongod(command: Command, code: int, message: str) -
 
 
 def test_kill_op_of_the_router_itself() -> None:
-    """A number that no operation has is no error in MongoDB."""
+    """In MongoDB, a number without an operation is not an error."""
     assert run_one({"killOp": 1, "op": 77}) == {"info": "attempting to kill op", "ok": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""Passages of a router: they change nothing of what shards and clients get, and of what is counted."""
+"""Passages of a router change nothing about requests to shards, replies to clients, and counts."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -124,12 +124,12 @@ async def observed(
     audit: AuditLog | None = None,
     is_on: bool,
 ) -> tuple[list[Any], dict[str, Any], int]:
-    """What shards and the client got in each step, what was counted, and how many requests took a passage.
+    """Return the traffic of shards and client in each step, the counts, and the number of requests in passages.
 
     Args:
         steps: frames of a client, and changes.
         routing: of the collection.
-        replies: creates what answers the requests to shards.
+        replies: creates the function that answers the requests to shards.
         before: called before the first client connects.
         connected: called whenever a client has connected.
         audit: the audit log.
@@ -391,7 +391,7 @@ def test_passages_change_nothing(steps: list[list[Step]]) -> None:
 
 
 class TestChanges:
-    """What a passage was learned by has changed: the next request is served by what holds now."""
+    """After a change of a passage's conditions, the next request is served by the new ones."""
 
     @pytest.mark.parametrize("event", sorted(EVENTS))
     @pytest.mark.parametrize("kind", ["find", "insert", "insert-in-body", "update", "findAndModify"])

@@ -273,7 +273,7 @@ def _fill(client: Client, layout: str) -> None:
 
 
 def run(client: Client, layout: str, case: Case) -> dict[str, Any]:
-    """What a client sees of a command's reply, or of its error."""
+    """Return the client's view of a command's reply, or of its error."""
     command = {case.name: layout, **case.command}
     try:
         reply: dict[str, Any] = client[DB].command(command)

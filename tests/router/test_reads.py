@@ -167,7 +167,7 @@ class TestCursors:
 
 
 def _cursors_on_shards(cluster: RunningCluster) -> int:
-    """How many idle cursors of these tests the shards' mongods have."""
+    """Return the number of idle cursors of these tests on the shards' mongods."""
     found = 0
     for shard in cluster.shards:
         with cluster.direct(f"{shard}.0.mongod") as mongod:

@@ -1,4 +1,4 @@
-"""Which operations a router logs as slow: by duration, or by a filter, which a mongod applies."""
+"""Operations that a router logs as slow: by duration, or by a filter, which a mongod applies."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Users and roles: the router's replies beside a mongod's, and that the config servers store them."""
+"""Users and roles: the router's replies compared with a mongod's, and their storage on the config servers."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -52,7 +52,7 @@ def _stable(value: Any) -> Any:  # noqa: ANN401 - any BSON value
 
 
 def _unordered(value: Any) -> Any:  # noqa: ANN401 - any BSON value
-    """With arrays in one order: those of the roles that are built in, and of what they allow, have none."""
+    """Sort all arrays: arrays of built-in roles and of their privileges have no definite order."""
     if isinstance(value, dict):
         return {name: _unordered(each) for name, each in value.items()}
     return sorted(map(_unordered, value), key=str) if isinstance(value, list) else value
@@ -143,7 +143,7 @@ def test_credentials_are_shown_on_request(router: Client, plain: Client) -> None
 
 
 def test_users_and_roles_are_merged_as_by_a_mongod(router: Client, plain: Client) -> None:
-    """What mongorestore does."""
+    """The command sequence of mongorestore."""
     run(plain, {"createUser": "merged", "pwd": "secret", "roles": ["read"]})
     run(plain, {"createRole": "merging", "privileges": [PRIVILEGE], "roles": []})
     user = plain.admin["system.users"].find_one({"user": "merged"})

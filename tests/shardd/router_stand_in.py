@@ -1,4 +1,4 @@
-"""What a router would do for one sharded collection, done by hand."""
+"""A stand-in for a router on one sharded collection, driven by hand."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count

@@ -70,12 +70,12 @@ EACH: dict[str, Callable[[int], Command]] = {
 
 
 def taken(mini: MiniCluster, shard: str = "sh0") -> int:
-    """How many requests passages have served on a shard."""
+    """Return the number of requests served by passages on a shard."""
     return counted(mini, "taken", shard)
 
 
 def counted(mini: MiniCluster, outcome: str, shard: str = "sh0") -> int:
-    """How often passages had an outcome on a shard."""
+    """Return the number of times that passages had an outcome on a shard."""
     port = mini.shards[shard].members[0].metrics_port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         found = re.search(rf'passages_total\{{outcome="{outcome}"\}} (\S+)', page.read().decode())

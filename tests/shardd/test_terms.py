@@ -1,4 +1,4 @@
-"""What begins and ends with a term, in which order, and how failures are retried."""
+"""Term components: the order in which they begin and end, and retries after failures."""
 
 from typing import TYPE_CHECKING, cast
 

@@ -115,7 +115,7 @@ def test_many_are_read_as_each_is(wrapped: bool, is_cached: bool, data: st.DataO
 
 
 def outcome(placements: Iterator[ChunkPlacement]) -> tuple[list[ChunkPlacement], tuple[int, str] | None]:
-    """What is read, and the error that ends it."""
+    """Return the placements that are read, and the error that ends the reading."""
     read = []
     try:
         for each in placements:

@@ -1,4 +1,4 @@
-"""Which daemons may run in a cluster, and which formats they write."""
+"""Feature versions: the daemons that may run in a cluster, and the formats that they write."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which other collections a pipeline names."""
+"""The other collections that a pipeline names."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which errors in transactions get the label TransientTransactionError."""
+"""Errors in transactions that get the label TransientTransactionError."""
 
 import pytest
 

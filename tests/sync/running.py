@@ -24,14 +24,14 @@ from shardwright.deploy.topology import ProcessPlan, Role
 
 WAIT_SECONDS: Final = 120.0
 WAITS_MAX: Final = 5
-"""How often a test waits as long as that if there is progress: a machine may be slow."""
+"""Number of such waits in a test while there is progress, because a machine may be slow."""
 
 Client = MongoClient[dict[str, Any]]
 Progress = Mapping[str, Any]
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _DEFAULTS: Final = {"validator": {}, "validationLevel": "strict", "validationAction": "error"}
-"""What options mean that are not there; a ``collMod`` writes them down."""
+"""The values of missing options; a ``collMod`` writes them down."""
 _OWN: Final = ("admin", "config", "local", "shardwright")
 
 
@@ -132,7 +132,7 @@ class SyncProcess:
 
     @property
     def errors(self) -> str:
-        """What it has written to standard error."""
+        """The output on standard error."""
         return self._errors.read_text()
 
     @property
@@ -158,7 +158,7 @@ class SyncProcess:
 
     @property
     def _work(self) -> list[object]:
-        """What it has done so far."""
+        """The progress so far, for comparisons."""
         names = ("collectionCopy", "eventsApplied", "counters", "verification")
         return [self.lines[-1].get(name) if self.lines else None for name in names]
 
@@ -168,7 +168,7 @@ class SyncProcess:
             assert self._changed.wait_for(lambda: condition() or self.process.poll() is not None, WAIT_SECONDS)
 
     def wait_followed(self, source: Client) -> Progress:
-        """Wait until the target has been a state of the source that is not earlier than now."""
+        """Wait until the target has equalled a state of the source that is not earlier than now."""
         now = source.admin.command("ping")["operationTime"]
 
         def is_there(progress: Progress) -> bool:
@@ -254,7 +254,7 @@ class Ends:
 
 
 def contents(client: Client) -> dict[str, Any]:
-    """Everything that is replicated, read without the help of what is tested."""
+    """Read everything that is replicated, without the tested code."""
     found: dict[str, Any] = {}
     for database in client.list_database_names():
         if database in _OWN:

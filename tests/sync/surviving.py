@@ -1,4 +1,4 @@
-"""What every replication has to survive: a fault at one of its phases, under writes."""
+"""The faults that every replication has to survive, at each of its phases, under writes."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +12,7 @@ SLOW_COPY: Final = ("--workers", "1", "--batch-documents", "200")
 
 
 def copied(progress: Progress) -> int:
-    """How many documents are copied."""
+    """Return the number of copied documents."""
     found: int = progress.get("collectionCopy", {}).get("copiedDocuments", 0)
     return found
 
@@ -23,7 +23,7 @@ PHASES: Final[dict[str, Callable[[Progress], bool]]] = {
     "verify": lambda progress: bool(progress.get("verification", {}).get("rounds")),
     "commit": lambda progress: progress["canCommit"],
 }
-"""When a fault happens."""
+"""The condition for the fault of each phase."""
 
 
 def is_ready(progress: Progress) -> bool:
@@ -34,13 +34,13 @@ def is_ready(progress: Progress) -> bool:
 def survive(ends: Ends, workload: Workload, phase: str, fault: Callable[[SyncProcess], None], *options: str) -> None:
     """Replicate with a fault at a phase, continue in another process, and commit.
 
-    No document is lost, doubled or stale, and what is copied is not copied again.
+    No document is lost, doubled or stale, and copied documents are not copied again.
 
     Args:
         ends: both; the source has `DOCUMENTS` documents or a few more.
         workload: writes at the source.
         phase: of `PHASES`.
-        fault: happens there; the process may end by it.
+        fault: happens there; it may end the process.
         options: of the replication.
     """
     with ends.syncing("--reversible", *options, *SLOW_COPY) as process:

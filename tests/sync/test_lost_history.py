@@ -11,7 +11,7 @@ from tests.sync.running import Ends, contents, replica_set
 from tests.sync.writers import DATABASE, prepare
 
 OPLOG = "--oplogSize=1", "--syncdelay=1"
-"""What is needed to recover from the last checkpoint is kept, so checkpoints have to be frequent."""
+"""A mongod keeps the oplog since its last checkpoint, so checkpoints have to be frequent for it to be truncated."""
 
 DOCUMENTS = 3000
 

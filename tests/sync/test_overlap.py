@@ -147,7 +147,7 @@ STEPS = st.lists(st.one_of(WRITES, st.sampled_from(["read", "write", "apply"])),
 
 
 def written(piece: Piece, read: World, target: World, source: World) -> None:
-    """What the copy does with a piece: insert what is not there, and read again what has been touched."""
+    """Copy a piece: insert missing documents, and read touched ones again."""
     again = {bson.decode(rawbson.wrap_value(*key, name=b"_id"))["_id"] for key in piece.touched}
     for number, document in read.items():
         if number in again or number in target:

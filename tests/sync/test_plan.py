@@ -1,4 +1,4 @@
-"""What the preflight refuses, by name, and what it creates."""
+"""Refusals of the preflight, by name, and the collections that it plans."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which writes a router may send to all shards at once."""
+"""Writes that a router may send to all shards at once."""
 
 from typing import Any
 

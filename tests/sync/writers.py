@@ -30,7 +30,7 @@ _PASSING: Final = frozenset({6, 7, 89, 91, 133, 134, 189, 216, 262, 9001, 10107,
 
 
 def prepare(client: Client, documents: int = 2000) -> None:
-    """What the workload finds: two collections, an index, a view."""
+    """Create the collections of the workload: two collections, an index, a view."""
     database = client[DATABASE]
     database.items.insert_many(
         [{"_id": each if each % 3 else str(each), "n": each, "in": {"a": each}} for each in range(documents)]
@@ -78,7 +78,7 @@ class Workload:
             thread.start()
 
     def stop(self) -> None:
-        """Let no write be in progress any more."""
+        """Stop all writers, and wait until no write is in progress."""
         self._stop.set()
         for thread in self._threads:
             thread.join()

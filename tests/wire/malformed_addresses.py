@@ -1,4 +1,4 @@
-"""What mongod 6.0 refuses to read as an address or a connection string, with its messages."""
+"""Addresses and connection strings that mongod 6.0 refuses, with its messages."""
 
 from typing import Final
 

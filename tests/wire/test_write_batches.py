@@ -1,4 +1,4 @@
-"""How documents are divided among commands."""
+"""Division of documents into commands."""
 
 import bson
 

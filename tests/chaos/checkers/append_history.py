@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """How a transaction ended, as far as its client knows."""
+    """The end of a transaction, as far as its client knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -69,7 +69,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Writers:
-    """Which transaction appended which value.
+    """The writers of all values.
 
     Attributes:
         by_value: the transaction of each value of each key.
@@ -109,7 +109,7 @@ def check_internal(transaction: Transaction) -> list[str]:
 
 
 def foreign_reads(transaction: Transaction) -> Iterator[Read]:
-    """What it read from others: the first read of each list, if it did not append to it before."""
+    """Yield the first read of each list to which the transaction had not appended before."""
     touched: set[str] = set()
     for step in transaction.steps:
         if isinstance(step, Read) and step.key not in touched:

@@ -1,8 +1,8 @@
 """Causal consistency: a session sees what it has written and read, and everything that those writes depended on.
 
 Each cell has one writer, which writes ascending values. With each value it stores what its session *knew* at that time:
-the values of all cells that it had written or read. A session that reads a cell learns what its writer knew, and must
-never see an older value of any cell: read your writes, monotonic reads, monotonic writes, and writes follow reads.
+the values of all cells that it had written or read. A session that reads a cell takes over its writer's knowledge, and
+must never see an older value of any cell: read your writes, monotonic reads, monotonic writes, and writes follow reads.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Knowledge:
-    """What a session knows: the least value of each cell that it must see."""
+    """The knowledge of a session: the least value of each cell that it must see."""
 
     values: dict[str, int] = field(default_factory=dict)
 
     def learn(self, values: Mapping[str, int]) -> None:
-        """Add what was read, written or told."""
+        """Add values that were read, written or stored with a read value."""
         for cell, value in values.items():
             self.values[cell] = max(value, self.values.get(cell, 0))
 

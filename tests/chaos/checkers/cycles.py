@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tests.chaos.checkers.dependencies import Dependency, Kind
 
 STARTS_MAX: Final = 100
-"""How many transactions of a component are tried as parts of a short cycle."""
+"""Maximum number of transactions of a component that are tried as parts of a short cycle."""
 
 
 class Node(NamedTuple):

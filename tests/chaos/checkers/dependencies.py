@@ -9,7 +9,7 @@ from tests.chaos.checkers.append_history import Read, Transaction, Writers, fore
 
 
 class Kind(Enum):
-    """Why the second of two transactions comes after the first."""
+    """The reason why the second of two transactions comes after the first."""
 
     WRITE = "ww"
     """It appended directly after the other's append."""
@@ -62,7 +62,7 @@ def dependencies(
 
 
 def lost_updates(edges: Iterable[Dependency], writers: Writers) -> list[Dependency]:
-    """Where a transaction read a list and appended to it, though another one appended to it in between."""
+    """Return the edges of lost updates: another transaction appended to a list between a read and an append of one."""
     return [edge for edge in edges if edge.kind is Kind.ANTI and (edge.before, edge.key) in writers.last]
 
 

@@ -16,7 +16,7 @@ Model = Callable[[State, Operation], Sequence[State]]
 """The states that may follow an operation in a given state; none if its reply is impossible there."""
 
 RECENT: Final = 40
-"""How many operations to show of a history that cannot be reduced."""
+"""Number of operations to show of a history that cannot be reduced."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tests.chaos.operations import UNKNOWN, Operation
 
 @dataclass(frozen=True)
 class Life:
-    """When one element existed. Times are those of `Operation`; `UNKNOWN` means possibly never.
+    """The lifetime of one element. Times are those of `Operation`; `UNKNOWN` means possibly never.
 
     Attributes:
         added_from: the earliest time at which it may have been added.

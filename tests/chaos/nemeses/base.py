@@ -80,7 +80,7 @@ class Nemesis(ABC, threading.Thread):
         self.scene.history.add(what, **fields)
 
     def rest(self, seconds: float) -> None:
-        """Let a fault last for some seconds, or until the nemesis is stopped."""
+        """Wait while a fault lasts, or until the nemesis is stopped."""
         self.is_stopping.wait(seconds)
 
     def some_processes(self) -> list[str]:
@@ -93,7 +93,7 @@ class Nemesis(ABC, threading.Thread):
         return [other for other in names if other.rpartition(".")[0] == place]
 
     def duration(self) -> float:
-        """How long a fault lasts: mostly moments, sometimes half a minute."""
+        """Draw the duration of a fault: mostly moments, sometimes half a minute."""
         draw = self.random.random()
         if draw < 0.6:
             return self.random.uniform(0.1, 2.0)

@@ -10,7 +10,7 @@ from tests.chaos.nemeses.base import Nemesis
 from tests.local_cluster import Client
 
 ELECTION_SECONDS_MAX: Final = 20.0
-"""How long to wait for a member to be elected; after that the primary is paused through fewer elections."""
+"""Time limit for the election of a member; after that the primary is paused through fewer elections."""
 
 _RETRY_SECONDS: Final = 0.2
 

@@ -6,7 +6,7 @@ from tests.chaos.nemeses.base import Nemesis
 from tests.local_cluster import Client
 
 ELECTION_SECONDS = 10
-"""How long a former primary is not elected again, or a frozen member at all."""
+"""Seconds for which a former primary, or a frozen member, is not elected."""
 
 
 class Elections(Nemesis):

@@ -33,7 +33,7 @@ class Counters(Workload):
                 self.counters[identity] = (world, self.query(world, document))
 
     def query(self, world: World, document: Document) -> Document:
-        """How a counter is addressed."""
+        """Return the query for a counter."""
         return world.query(document)
 
     def step(self, client: StageClient) -> None:
@@ -84,7 +84,7 @@ class Counters(Workload):
                 attempt.answer(None)
 
     def _update_many(self, client: StageClient, key: str) -> None:
-        """Not retryable, and pinned to one shard: nobody knows what it did if it is not answered."""
+        """Not retryable, and pinned to one shard: without a reply its effect is unknown."""
         world, query = self.counters[key]
         command = {"update": world.name, "updates": [{**_increment(query), "multi": True}]}
         with self.stage.recorder.attempt(client.number, "increment", key, 1) as attempt:

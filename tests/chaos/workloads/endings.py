@@ -1,4 +1,4 @@
-"""What is compared when a workload has ended: all that is stored and shown with what must be there."""
+"""Checks after a workload: everything stored and shown is compared with the expectation."""
 
 from collections.abc import Mapping
 

@@ -12,7 +12,7 @@ PER_CLIENT: Final = 10
 WORLDS: Final = (RANGED, COMPOUND)
 
 REFUSALS: Final = ("'code': 50,",)
-"""How a change is refused: MaxTimeMSExpired."""
+"""The error of a refused change: MaxTimeMSExpired."""
 
 
 class KeyUpdates(Workload):

@@ -78,7 +78,7 @@ class Scans(Workload):
         ]
 
     def pause_seconds(self, client: StageClient) -> float:
-        """How long to wait between two batches of a scan."""
+        """Draw the pause between two batches of a scan."""
         return client.random.uniform(0, PAUSE_SECONDS_MAX)
 
     def batch_size(self, client: StageClient) -> int:

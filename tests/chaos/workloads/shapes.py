@@ -16,19 +16,19 @@ from tests.integration.sharded import LOWER, UPPER
 from tests.migration.retrying import RETRYABLE_CODES
 
 NAMES: Final = 3
-"""How many collections are changed."""
+"""Number of changed collections."""
 
 REPEAT_SECONDS: Final = 0.2
 
 MADE_BEFORE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.IndexNotFound})
-"""How a repeated request is answered if it had been executed."""
+"""Errors of a repeated request that was executed the first time."""
 
 IN_THE_WAY: Final = frozenset(
     {ErrorCode.MovePrimaryInProgress, ErrorCode.LockBusy, ErrorCode.LockTimeout, ErrorCode.ExceededTimeLimit}
     | {ErrorCode.ConflictingOperationInProgress, ErrorCode.BackgroundOperationInProgressForNamespace}
     | {ErrorCode.OperationFailed}  # a movePrimary whose recipient has failed several times
 )
-"""Why a change is refused that can be made later."""
+"""Errors of changes that are possible later."""
 
 
 class Shapes(Workload):

@@ -13,7 +13,7 @@ LENGTH: Final = 100
 CHAIN: Final = RANGED
 
 TOO_OLD: Final = frozenset({239, 386})
-"""SnapshotTooOld and StaleChunkHistory: of a time that is long ago or before a split, nobody promises an answer."""
+"""SnapshotTooOld and StaleChunkHistory: there is no guarantee for times long ago or before a split."""
 
 
 class Snapshots(Workload):
@@ -87,7 +87,7 @@ class Snapshots(Workload):
         self._sessions[client.number] = ({"afterClusterTime": reply["operationTime"]}, found)
 
     def _scan(self, client: StageClient, command: Document) -> tuple[list[tuple[int, int]] | None, Any]:
-        """What a snapshot read shows, in batches between which time passes, and its time."""
+        """Read a snapshot in batches with pauses between them; return its documents and its time."""
         batches, at = [], None
         for batch in client.scan(command, client.random.choice([7, 30, 1000])):
             batches.append(batch)

@@ -10,7 +10,7 @@ from tests.migration.retrying import Session, Write
 from tests.migration.storming import StormingClient
 
 _ADDRESSED_BY_ID: Final = 0.3
-"""How many of the updates go to all shards."""
+"""Share of the updates that go to all shards."""
 
 
 class Storms(Counters):

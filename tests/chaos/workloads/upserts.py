@@ -63,7 +63,7 @@ class Upserts(Workload):
                 attempt.answer(None)
 
     def check(self) -> list[str]:
-        """What all documents of a key say together is what was acknowledged."""
+        """Check that the documents of each key add up to the acknowledged writes."""
         totals: dict[str, int] = {}
         for world in (RANGED, UNIQUE):
             for document in self.stage.collections[world.name].find():

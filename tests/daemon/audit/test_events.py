@@ -1,4 +1,4 @@
-"""Which commands are events, and what is recorded of them."""
+"""Audit events: the commands that are recorded, and the recorded parameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

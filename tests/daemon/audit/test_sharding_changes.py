@@ -1,4 +1,4 @@
-"""What is recorded of commands that change how data are spread."""
+"""Audit parameters of commands that change the distribution of data."""
 
 from typing import Any
 

@@ -44,7 +44,7 @@ def test_a_schema_has_every_option(program: Program) -> None:
 
 
 def faults(value: Any, part: dict[str, Any], where: str = "") -> list[str]:  # noqa: ANN401 - any JSON
-    """What a schema of this kind says against a value."""
+    """Return the violations of a schema of this kind by a value."""
     if "properties" in part:
         known = part["properties"]
         unknown = [f"{where}.{name}" for name in value if name not in known and not part["additionalProperties"]]

@@ -1,4 +1,4 @@
-"""What a sidecar writes to its audit log, whatever its mongod answers; without a mongod."""
+"""The audit log of a sidecar, whatever its mongod answers; without a mongod."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def told(path: Path) -> list[Told]:
-    """What is written of each event."""
+    """Return the recorded events."""
     return [(each["atype"], each["result"], each["param"]) for each in events(path)]
 
 

@@ -1,4 +1,4 @@
-"""What clients see of the local mongod, and when they are notified of changes."""
+"""The hello that clients see of the local mongod, and notifications of changes."""
 
 from collections.abc import Mapping
 from typing import Any

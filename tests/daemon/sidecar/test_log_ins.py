@@ -1,4 +1,4 @@
-"""Who a client of a sidecar is after each step of a log-in, whatever the mongod takes; without a mongod."""
+"""The identity of a sidecar's client after each step of a log-in, whatever the mongod accepts; without a mongod."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -33,15 +33,15 @@ CLIENT: Final[Subject] = ((("organizationName", "clients"),), (("commonName", "c
 
 
 class FakeUpstream:
-    """A client's connection to a mongod that takes every proof, and all other commands.
+    """A client's connection to a mongod that accepts every proof, and all other commands.
 
     Attributes:
-        proves: as whom a proof logs in; None if the proof is wrong.
-        logged_in: who is logged in there.
+        proves: the user that a proof logs in; None if the proof is wrong.
+        logged_in: the user that is logged in there.
         passed_on: the fields of each command of the client that has reached the mongod.
         refuses: the error of the mongod for commands of the daemon.
-        refuses_log_in: the error with which the daemon's own log-in ends, after the mongod has taken it.
-        fails: with what commands of the client fail, by name.
+        refuses_log_in: the error that ends the daemon's own log-in after the mongod has accepted it.
+        fails: the errors of the client's commands, by name.
     """
 
     def __init__(self, client: "FakeClient", proves: UserName | None) -> None:
@@ -168,7 +168,7 @@ def test_a_member_logs_in_by_its_certificate() -> None:
 
 @pytest.mark.parametrize("mode", [ClusterAuthMode.KEY_FILE, ClusterAuthMode.X509])
 def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: ClusterAuthMode) -> None:
-    """That of a member in the mode of keys, and in no mode that of a client."""
+    """A member's certificate is not enough in the mode of keys, and a client's in no mode."""
     monkeypatch.setattr(CLUSTER_AUTH, "mode", mode)
     client = FakeClient()
     if mode is ClusterAuthMode.X509:
@@ -197,7 +197,7 @@ def test_a_key_that_the_mongod_still_takes_opens_nothing_in_mode_x509(
 
 
 def test_who_is_a_member_stays_one_in_mode_x509() -> None:
-    """Connections that stand when the mode changes go on."""
+    """Existing connections continue when the mode changes."""
     client = FakeClient(SYSTEM)
     client.state.user = client.state.logged_in = SYSTEM
     assert answers(client, START, PROOF) == [{"ok": 1.0, "done": False}, {"ok": 1.0, "done": True}]

@@ -1,4 +1,4 @@
-"""Which mongods a daemon refuses, and which it warns of."""
+"""Releases of mongod: the ones that a daemon refuses, and the ones that it warns about."""
 
 from typing import Any
 

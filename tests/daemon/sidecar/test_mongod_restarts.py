@@ -1,4 +1,4 @@
-"""What a daemon does when its mongod goes and comes back."""
+"""A daemon whose mongod stops and restarts."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""How the daemon's own operations are shown among those of its mongod."""
+"""The daemon's own operations among its mongod's."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When a mongod stands for election because the daemon of its primary is away."""
+"""Elections that a mongod starts because the daemon of its primary does not answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast

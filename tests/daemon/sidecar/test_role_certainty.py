@@ -1,4 +1,4 @@
-"""What a daemon assumes about its mongod's role after the process was paused."""
+"""A daemon's certainty about its mongod's role after the process was paused."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -135,7 +135,7 @@ def test_catching_up_is_not_part_of_the_term_of_the_task_that_notices_the_pause(
 
 
 def test_catching_up_ends_when_the_role_changes(world: World) -> None:
-    """What a secondary reads must not replace what it learns as a primary."""
+    """A secondary's reads must not replace newer state of a primary."""
     world.answer = secondary(2)
     world.mirror.meet(world.answer)
 

@@ -1,4 +1,4 @@
-"""How soon a daemon reports its mongod's role changes, and what a driver notices of a failover."""
+"""Delay of a daemon's reports of its mongod's role changes, and the effect of a failover on a driver."""
 
 import select
 import signal
@@ -33,7 +33,7 @@ def streams(alone: Set) -> Iterator[dict[str, HelloStream]]:
 
 
 def lag_of_the_daemon(member: Member, streams: dict[str, HelloStream], *, is_primary: bool) -> float:
-    """How many seconds after the mongod its daemon reports that it is primary, or no longer primary."""
+    """Return the seconds between the mongod's and its daemon's report of a role change."""
     told: dict[str, float] = {}
     while len(told) < len(streams):
         waiting = {stream.socket: name for name, stream in streams.items() if name not in told}

@@ -1,4 +1,4 @@
-"""Who answers ``logRotate`` to a sidecar: its mongod decides who may, and does its own part."""
+"""``logRotate`` at a sidecar: its mongod authorizes the command and rotates its own logs."""
 
 from collections.abc import Iterator
 from pathlib import Path

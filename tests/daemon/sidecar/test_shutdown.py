@@ -1,4 +1,4 @@
-"""What the set and its clients notice when a daemon is asked to shut down."""
+"""The effect of a daemon's shutdown on the set and its clients."""
 
 import signal
 from pathlib import Path

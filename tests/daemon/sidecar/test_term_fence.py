@@ -1,4 +1,4 @@
-"""What a mongod refuses after a later term has begun."""
+"""Writes that a mongod refuses after a later term has begun."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Aggregations over several shards: each stage beside the same data in one unsharded collection; and their writes."""
+"""Aggregations over several shards, compared with the same data in one unsharded collection; and their writes."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -414,7 +414,7 @@ def test_explain_shows_the_halves(data: Database[Document]) -> None:
 
 
 def test_sharded_data_distribution(cluster: RunningCluster, client: Client, database: Database[Document]) -> None:
-    """What each shard owns, and what it still has although it has given it away."""
+    """Counts of owned documents and of orphans on each shard."""
     collection, empty = shard_by_range(database), shard_by_range(database, "empty")
     collection.insert_many([{"_id": n, "key": n * 25} for n in range(COUNT)])
     size = len(bson.encode({"_id": 0, "key": 0}))

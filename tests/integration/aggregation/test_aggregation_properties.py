@@ -171,7 +171,7 @@ WRITING = st.one_of(
 
 
 def written(database: Database[Document], name: str, pipeline: list[Document], options: Document) -> object:
-    """What a collection has after a pipeline has written to it, or the code of the error."""
+    """Return the contents of a collection after a pipeline has written to it, or the code of the error."""
     target = database[WRITTEN]
     target.drop()
     target.insert_many([{"_id": number, "b": -number, "kept": True} for number in range(0, 20, 3)])
@@ -206,7 +206,7 @@ def test_sharded_collections_write_what_a_mongod_alone_writes(
 
 
 def reply_and_rest(collection: Collection[Document], command: Document) -> object:
-    """What a command returns and leaves in the collection, or the code of its error."""
+    """Return the reply and the remaining documents of a command, or the code of its error."""
     name = next(iter(command))
     reply = collection.database.command({**command, name: collection.name}, check=False)
     if not reply["ok"]:

@@ -80,7 +80,7 @@ def profiled(database: Database[Document], lower_mongod: Client, upper_mongod: C
 
 
 def first_two_batches(database: Database[Document], command: Document, comment: Document) -> list[int]:
-    """How many documents the first two batches have, of 2 and of 3."""
+    """Return the sizes of the first two batches, of 2 and of 3."""
     cursor = database.command({**command, "cursor": {"batchSize": 2}, "comment": comment})["cursor"]
     name = cursor["ns"].partition(".")[2]
     more = {"getMore": cursor["id"], "collection": name, "batchSize": 3, "comment": comment}

@@ -1,4 +1,4 @@
-"""Sorted finds with a limit, of which each shard is asked for a share: always the whole result, wherever it is."""
+"""Sorted finds with a limit request a share from each shard; the result is always complete."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ LARGE_BYTES = 400_000
 
 @pytest.fixture
 def mongods(lower_mongod: Client, upper_mongod: Client) -> Sequence[Client]:
-    """Those of both shards."""
+    """The mongods of both shards."""
     return lower_mongod, upper_mongod
 
 
 @pytest.fixture
 def even(database: Database[Document]) -> Documents:
-    """A new collection in which it does not depend on a document's ``n`` which shard has it."""
+    """A new collection in which a document's shard does not depend on its ``n``."""
     collection = shard_by_hash(database)
     fill(collection)
     return collection

@@ -24,7 +24,7 @@ ENDLESS: Final = {"$where": "sleep(600000); return true"}
 SLEEPING: Final = {
     "$expr": {"$function": {"body": "function() { while (true) { sleep(10); } }", "args": [], "lang": "js"}}
 }
-"""The same in an aggregation, in which ``$where`` is not allowed."""
+"""The same for an aggregation, in which ``$where`` is not allowed."""
 
 SESSION: Final = {"id": Binary(bytes(range(16)), 4)}
 
@@ -47,13 +47,13 @@ def local(client: Client, **conditions: object) -> list[Command]:
 
 @contextmanager
 def running(client: RawClient, command: Command) -> Iterator["Future[Command]"]:
-    """A command under way; its reply is in the future."""
+    """Run a command in the background; its reply is in the future."""
     with ThreadPoolExecutor(1) as thread:
         yield thread.submit(client.command, command, db=DB)
 
 
 def on_shards(cluster: RunningCluster, comment: str) -> list[Command]:
-    """What shards are doing for the operation with a comment; batches of a cursor have that of the cursor's command."""
+    """Return the shards' operations for a comment; batches of a cursor have the cursor's command's comment."""
     with cluster.direct("router.0") as client:
         shown = client.admin.command("currentOp")["inprog"]
     return [

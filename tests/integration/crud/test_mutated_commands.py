@@ -26,7 +26,7 @@ from tests.local_cluster import RunningCluster
 from tests.sampling import many
 
 COMMANDS = int(os.environ.get("MUTATED_COMMANDS", many(1500, 500)))
-"""How many of them are sent to each daemon."""
+"""Number of commands sent to each daemon."""
 
 REPLY_SECONDS_MAX = 90.0
 """Some wait until a server that does not exist has been looked for in vain."""

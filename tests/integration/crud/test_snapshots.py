@@ -184,7 +184,7 @@ def test_distinct(client: Client, unsharded: Documents, other_client: Client) ->
 
 
 def test_commands_that_read_no_snapshots(filled: Documents) -> None:
-    """Those of a mongod, and distinct of a sharded collection."""
+    """The commands that a mongod refuses, and distinct on a sharded collection."""
     commands: list[Document] = [
         {"distinct": filled.name, "key": "key"},
         {"count": filled.name},
@@ -381,7 +381,7 @@ def test_placement_that_config_servers_no_longer_have(
     with cluster.direct("config.0.mongod") as config, short_window(config):
 
         def is_forgotten() -> bool:
-            """At a move, configd removes what was over before the present second."""
+            """At a move, configd removes history that ended before the present second."""
             for to in (LOWER, UPPER):
                 move(client, filled, to)
             assert collection.find_one({"key": DOCUMENTS - 1}) is not None  # it has seen the new placement

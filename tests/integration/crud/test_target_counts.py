@@ -1,4 +1,4 @@
-"""How many shards operations were sent to, as ``serverStatus`` of the router has it."""
+"""Counts of operations by the number of their shards, in the router's ``serverStatus``."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -14,7 +14,7 @@ from tests.local_cluster import Client, RunningCluster
 
 CLIENTS = 120
 STEP_SECONDS = 0.000_1
-"""How much longer each client waits than the one before; most commands are answered within the longest wait."""
+"""Difference between the waits of two successive clients; most commands are answered within the longest wait."""
 
 COMMENT = "abandoned"
 

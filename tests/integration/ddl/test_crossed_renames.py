@@ -47,7 +47,7 @@ def renamed(client: Client, db: str, rename: Rename, *, drop_target: bool) -> in
 
 
 def outcomes(pair: tuple[Rename, Rename]) -> list[dict[str, str]]:
-    """What may be left under which name, each collection being called what it was called first."""
+    """Return the possible final names, with each collection identified by its first name."""
     found = []
     # A rename that joins an equal one, or is refused because of an unequal one of the same source, does nothing.
     for order in (*permutations(pair), pair[:1], pair[1:]):

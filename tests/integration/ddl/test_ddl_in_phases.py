@@ -1,6 +1,6 @@
 """A rename or a resharding is stopped in each of its phases, and another change begins there through another router.
 
-The other one waits, or is refused; both leave a catalog and shards that agree. Clients write meanwhile.
+The other one waits, or is refused; both leave a catalog and shards that agree. Clients write all the time.
 """
 
 import time
@@ -66,7 +66,7 @@ OTHERS: Final[Mapping[str, Operation]] = {
 }
 
 NAMES: Final = ("documents", "renamed", "elsewhere")
-"""Where the documents may be in the end."""
+"""Possible names of the collection at the end."""
 
 LOSES: Final = frozenset({"drop", "drop the target", "drop database"})
 """After these, documents are gone that were written."""
@@ -76,7 +76,7 @@ REFUSED: Final = REFUSALS | {ErrorCode.ReshardCollectionAborted, 5808201}
 
 @pytest.fixture(autouse=True)
 def patient(cluster: RunningCluster) -> Iterator[None]:
-    """A resharding that is held up in its critical section is not aborted for that."""
+    """A resharding that is held in its critical section is not aborted because of a timeout."""
     with (
         cluster.direct("config.0.mongod") as config,
         server_parameter(config, "reshardingCriticalSectionTimeoutMillis", 60_000),

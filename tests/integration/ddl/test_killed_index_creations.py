@@ -19,14 +19,14 @@ _HANG: Final = "hangAfterStartingIndexBuild"
 
 
 def shown(collection: Documents) -> list[Document]:
-    """The creations that are under way for a collection, as the router shows them."""
+    """Return the index creations in progress for a collection, as the router shows them."""
     command = {"currentOp": 1, "desc": "CreateIndexesCoordinator", "ns": collection.full_name}
     found: list[Document] = collection.database.client.admin.command(command)["inprog"]
     return found
 
 
 def test_creations_with_long_comments_are_shown(cluster: RunningCluster, placed: Documents) -> None:
-    """Which do not fit into one document, nor into the command to the mongod."""
+    """They fit neither into one document nor into the command to the mongod."""
 
     def create(name: str) -> Document:
         index = {"key": {name: 1}, "name": name}

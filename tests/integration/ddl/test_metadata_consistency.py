@@ -38,7 +38,7 @@ def kinds(inconsistencies: Sequence[Document]) -> list[str]:
 
 
 class Damage:
-    """What is done to the collection ``ranged``, and how it is undone; each returns the way back."""
+    """Damage to the collection ``ranged``; each method returns a function that undoes it."""
 
     def __init__(self, config: Database[Document], placed: Documents, lower: Client, upper: Client) -> None:
         self.config, self.placed = config, placed
@@ -304,7 +304,7 @@ def test_the_whole_cluster_is_checked(
 
 
 def about_these(inconsistencies: Sequence[Document]) -> list[Document]:
-    """Those that this test has made: the cluster is shared with tests that leave their own."""
+    """Select this test's inconsistencies: the cluster is shared with tests that leave their own."""
     names = ("no_such_database.c", "stray_database", "lost_database", "config.chunks")
     return [each for each in inconsistencies if each["details"]["namespace"] in names]
 

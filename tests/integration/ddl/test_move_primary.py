@@ -1,4 +1,4 @@
-"""``movePrimary`` through two routers, of which one is told nothing of the move."""
+"""``movePrimary`` through two routers, one of which is not notified of the move."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def names_on(mongod: Client, database: Database[Document]) -> set[str]:
 
 @contextmanager
 def moving(client: Client, database: Database[Document], to: str = UPPER) -> Iterator[list[Any]]:
-    """Move the database beside the block; at its end the list has the reply or the error."""
+    """Move the database during the block; at its end the list has the reply or the error."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -264,7 +264,7 @@ def test_a_collection_on_the_recipient_is_not_touched(
 def test_changes_to_collections_meanwhile(
     client: Client, other_client: Client, database: Database[Document], lower_daemon: Client
 ) -> None:
-    """What clients create implicitly is moved too; explicit changes are refused, or wait for the end of the move."""
+    """Implicitly created collections are moved too; explicit changes are refused, or wait for the end of the move."""
     database.c.insert_many([{"_id": n} for n in range(100)])
     database.target.insert_one({"_id": "old"})
     other = other_client[database.name]
@@ -324,7 +324,7 @@ def test_change_streams_do_not_show_the_copy(client: Client, database: Database[
 def test_snapshots_from_before_the_move_are_refused(
     client: Client, database: Database[Document], lower_daemon: Client
 ) -> None:
-    """On the new primary shard they show a copy that is not complete."""
+    """On the new primary shard they would show an incomplete copy."""
     database.c.insert_many([{"_id": n} for n in range(10)])
     ranged = shard_by_range(database)
     ranged.insert_one({"key": UPPER_KEY})

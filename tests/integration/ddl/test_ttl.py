@@ -19,7 +19,7 @@ FIRST_PASS: Final = 120.0
 
 @pytest.fixture(autouse=True)
 def frequent_passes(lower_mongod: Client, upper_mongod: Client) -> Iterator[None]:
-    """Let the mongods look for expired documents every second."""
+    """Shorten the interval at which the mongods look for expired documents to a second."""
     mongods = (lower_mongod, upper_mongod)
     for mongod in mongods:
         mongod.admin.command("setParameter", 1, ttlMonitorSleepSecs=1)
@@ -44,7 +44,7 @@ def test_documents_expire_on_every_shard(placed: Documents) -> None:
 
 
 def test_what_expires_during_a_move_stays_away(placed: Documents, cluster: RunningCluster) -> None:
-    """Both mongods delete it, the recipient's perhaps before it learns that the document has expired."""
+    """Both mongods delete it, the recipient's perhaps before it receives the donor's deletion."""
     placed.create_index("at", expireAfterSeconds=0)
     now = datetime.now(UTC)
     placed.insert_many({"key": key, "at": now + HOUR} for key in range(100))

@@ -17,7 +17,7 @@ from tests.local_cluster import Client
 from tests.migration.fault_cluster import CONFIG, FaultCluster, daemon_of, fault_cluster
 
 INTERVAL_SECONDS: Final = 1
-"""How old what the router knows of a user may be."""
+"""Maximum age of a router's cached users."""
 
 SECONDS_MAX: Final = 3.0
 """A router that waits for a member that does not answer takes 20 s and more."""

@@ -24,10 +24,10 @@ from tests.local_cluster import Client
 from tests.migration.fault_cluster import CONFIG, FaultCluster
 
 BOUND_SECONDS: Final = 3.0
-"""How much longer than the election an operation may take."""
+"""Maximum duration of an operation beyond the election."""
 
 SLACK_SECONDS: Final = 10.0
-"""For a machine that is busy."""
+"""Additional time for a busy machine."""
 
 LOST_SECONDS: Final = 12.0
 """After this time a secondary that says nothing is lost."""

@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
 
 
 def moves_from(client: Client, shard: str) -> int:
-    """How many moves of the shard's chunks have been committed."""
+    """Return the number of committed moves of the shard's chunks."""
     return client.config.changelog.count_documents({"what": "moveChunk.commit", "details.from": shard})
 
 
@@ -88,7 +88,7 @@ def test_a_router_shows_and_kills_its_operations(cluster: FaultCluster) -> None:
 
 
 MERGED_SECONDS_MAX: Final = 30.0
-"""A shard that says nothing is lost after 12 s; the rest is for a machine that is busy."""
+"""A shard that does not answer counts as lost after 12 s; the rest is for a busy machine."""
 
 MERGED_READS: Final = 8
 """Each is merged on a shard chosen at random."""
@@ -96,7 +96,7 @@ MERGED_READS: Final = 8
 
 @pytest.mark.exhaustive
 def test_reads_that_another_shard_merges_end(cluster: FaultCluster) -> None:
-    """The mongod that merges reads the cursor of the frozen shard, and would wait as long as that is frozen."""
+    """The merging mongod reads the cursor of the frozen shard, and would wait as long as the shard is frozen."""
     client = cluster.router()
     collection = shard_by_range(client["frozen_merges"])
     collection.insert_many([{"key": key} for key in range(-500, 500)])

@@ -45,7 +45,7 @@ def move(collection: Documents, key: int, to: str) -> None:
 
 
 def counters(collection: Documents) -> dict[int, int]:
-    """How often each document was incremented."""
+    """Return the number of increments of each document."""
     return {each["_id"]: each.get("n", 0) for each in collection.find()}
 
 
@@ -153,7 +153,7 @@ INCREMENT: Document = {"update": {"$inc": {"n": 1}}}
 def test_a_retry_in_another_shape(
     session: RetryingSession, ranged: Documents, first: Document, second: Document
 ) -> None:
-    """A mongod refuses an update of what was removed; the image of an update also answers a removal."""
+    """A mongod refuses an update after a removal; the image of an update also answers a removal."""
     session.compare(inserts(600), 1)
     session.compare(modify(600, **first), 2)
     expected, found = session.on_mongod(modify(600, **second), 2), session.run(modify(600, **second), 2, router=1)

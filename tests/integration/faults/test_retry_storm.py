@@ -29,7 +29,7 @@ SHARED_KEYS = (100, 101, 102, 600, 601, 602)
 
 
 class Storm:
-    """What one client does, and the increments that must result."""
+    """The writes of one client, and the increments that must result."""
 
     def __init__(self, cluster: RunningCluster, collection: Documents, number: int) -> None:
         self._random = random.Random(number)
@@ -86,7 +86,7 @@ class Storm:
 
 
 def storm(cluster: RunningCluster, collection: Documents, move: Callable[[int], None], moves: int) -> int:
-    """Let clients write during moves; returns how many writes there were."""
+    """Run writing clients during moves, and return the number of writes."""
     collection.insert_many({"_id": key, "key": key, "n": 0} for key in SHARED_KEYS)
     storms = [Storm(cluster, collection, number) for number in range(CLIENTS)]
     is_over = threading.Event()

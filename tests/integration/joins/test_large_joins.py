@@ -1,4 +1,4 @@
-"""Joins of more than the router holds, or one command can have, compared with those of one mongod."""
+"""Joins beyond the router's memory or the size of one command, compared with a mongod's."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tests.local_cluster import Client
 
 MEGABYTE: Final = "x" * 1_000_000
 LARGE: Final = 12
-"""How many documents of a megabyte each group has: more than may be handed over, less than a document can have."""
+"""Number of megabyte documents in each group: more than may be handed over, less than a document can have."""
 GROUPS: Final = 3
 
 
@@ -142,7 +142,7 @@ def test_a_document_that_becomes_too_large(large: Both) -> None:
 
 
 def test_a_group_of_documents_that_are_too_large(large: Both) -> None:
-    """What the groups need of a document is all that leaves the mongod that joins."""
+    """The joining mongod returns only the fields that the groups need."""
     doubled: Pipeline = [lookup(**EQUAL), {"$lookup": {"from": "other", **EQUAL, "as": "s"}}]
     sizes = {name: {"$sum": {"$size": f"${name}"}} for name in ("r", "s")}
     group: Pipeline = [{"$group": {"_id": None, **sizes, "last": {"$max": {"$max": "$s._id"}}, "n": {"$count": {}}}}]

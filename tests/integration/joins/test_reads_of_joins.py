@@ -1,4 +1,4 @@
-"""How often the router reads the other collection of a join, as the shards' profilers see it."""
+"""The number of times that the router reads the other collection of a join, counted by the shards' profilers."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,9 @@ from tests.local_cluster import Client
 
 DOCUMENTS: Final = 1_500
 BATCHES: Final = 4
-"""How many batches these are; the first have what the first replies of the shards have."""
+"""Number of these batches; the first ones come from the shards' first replies."""
 DIFFERENT: Final = 4
-"""How many values of ``g`` there are."""
+"""Number of different values of ``g``."""
 SHARDS: Final = 2
 
 OF_GROUP: Final[list[Document]] = [{"$match": {"$expr": {"$eq": ["$g", "$$g"]}}}]

@@ -1,4 +1,4 @@
-"""``$out`` and ``$merge`` behind joins of collections elsewhere, compared with those of one mongod."""
+"""``$out`` and ``$merge`` after joins of collections elsewhere, compared with one mongod's."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -23,8 +23,9 @@ NOT_LAST: Final = 40601
 
 
 class Databases:
-    """A database whose collection ``other`` is sharded, one with the same documents on one shard, and for each another
-    one that is written: of the joined database, on the other shard.
+    """A database whose collection ``other`` is sharded, and one with the same documents on one shard.
+
+    For each there is another database to write to; for the joined one it is on the other shard.
     """
 
     def __init__(self, client: Client) -> None:
@@ -37,7 +38,7 @@ class Databases:
         return self.joined, self.plain, self.upper, self.plain_upper
 
     def written(self, pipeline: Pipeline, last: dict[str, Any], *, is_elsewhere: bool) -> tuple[Any, Any]:
-        """An error code, if any, and what is in the target afterwards, for the joined database and the plain one."""
+        """Return the error code, if any, and the target's contents, for the joined database and the plain one."""
         places = ((self.joined, self.upper), (self.plain, self.plain_upper))
         joined, plain = (
             self._written(source, upper if is_elsewhere else source, pipeline, last) for source, upper in places
@@ -61,7 +62,7 @@ class Databases:
 
 
 def open_cursors(client: Client) -> int:
-    """How many cursors the router has open."""
+    """Return the number of open cursors of the router."""
     total: int = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
     return total
 
@@ -210,7 +211,7 @@ def test_a_target_that_another_router_has_sharded(databases: Databases, client: 
 def test_a_database_that_another_router_has_recreated(
     databases: Databases, client: Client, other_client: Client
 ) -> None:
-    """The shard that had the target refuses, and the results, none of which was read, go to the other shard."""
+    """The shard that had the target refuses. The results, of which none was read, go to the other shard."""
     target = client["written_again"].target
     into = {"db": "written_again", "coll": "target"}
     for primary, other, last in (

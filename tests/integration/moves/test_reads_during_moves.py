@@ -30,7 +30,7 @@ CRITICAL: Final = (
     (DONOR, "moveChunkHangAtStep5"),
     (DONOR, "hangBeforeLeavingCriticalSection"),
 )
-"""Where writes wait, and some reads, until it is over."""
+"""Places at which writes, and some reads, wait until the critical section ends."""
 AFTER_COMMIT: Final = (
     (DONOR, "moveChunkHangAtStep6"),
     (DONOR, "hangBeforeMakingCommitDecisionDurable"),
@@ -53,19 +53,19 @@ Contents = dict[int, int]
 
 
 def counted(collection: Documents, *stages: Document) -> int:
-    """How many documents a pipeline returns."""
+    """Count the documents that a pipeline returns."""
     [result] = collection.aggregate([*stages, {"$count": "n"}])
     return int(result["n"])
 
 
 def grouped(collection: Documents) -> list[tuple[int, int, int]]:
-    """How many documents each group has, and the sum of a field."""
+    """Return the number of documents in each group, and the sum of a field."""
     group = {"$group": {"_id": {"$mod": ["$key", GROUPS]}, "n": {"$sum": 1}, "x": {"$sum": "$x"}}}
     return sorted((each["_id"], each["n"], each["x"]) for each in collection.aggregate([group]))
 
 
 def groups_of(contents: Contents) -> list[tuple[int, int, int]]:
-    """What `grouped` should return."""
+    """Return the expected result of `grouped`."""
     groups = ([x for key, x in contents.items() if key % GROUPS == group] for group in range(GROUPS))
     return [(number, len(group), sum(group)) for number, group in enumerate(groups)]
 
@@ -87,7 +87,7 @@ READS: Final[dict[str, tuple[Callable[[Documents], object], Callable[[Contents],
 
 
 class Readers:
-    """Everything that is read at one step, through both routers and with each read concern, in `make test` in turn."""
+    """All reads at one step, through both routers and with each read concern, which take turns in `make test`."""
 
     def __init__(self, collections: list[Documents], pool: ThreadPoolExecutor) -> None:
         self._pool = pool
@@ -97,7 +97,7 @@ class Readers:
         self._turn = 0
 
     def start(self, contents: Contents) -> list[tuple[str, Future[object], object]]:
-        """Begin all reads; each with what it should find."""
+        """Begin all reads; return each with its expected result."""
         count = len(self._collections)
         chosen = [self._collections[(self._turn + number) % count] for number in range(many(count, 1))]
         self._turn += 1
@@ -109,14 +109,14 @@ class Readers:
 
 
 def check(reads: list[tuple[str, Future[object], object]], step: str) -> None:
-    """All reads find what they should."""
+    """Check that all reads return the expected results."""
     for name, found, expected in reads:
         assert found.result(READ_SECONDS_MAX) == expected, (name, step)
 
 
 @pytest.fixture
 def contents() -> Contents:
-    """What the collection holds: half of the lower shard's documents will move."""
+    """The contents of the collection: half of the lower shard's documents will move."""
     return {key: key for key in range(0, 2 * SPLIT_AT, 25)}
 
 

@@ -37,7 +37,7 @@ def moved(client: Client, stale: Documents) -> Iterator[Documents]:
 
 
 def refreshes(client: Client) -> int:
-    """How many full and incremental refreshes a router has made."""
+    """Return the number of full and incremental refreshes of a router."""
     statistics = client.admin.command("serverStatus")["shardingStatistics"]["catalogCache"]
     return int(statistics["countFullRefreshesStarted"] + statistics["countIncrementalRefreshesStarted"])
 
@@ -251,7 +251,7 @@ def test_many_clients_cause_few_refreshes(cluster: RunningCluster, moved: Docume
 
 
 def test_writers_on_both_routers_while_chunks_move(client: Client, moved: Documents, other_client: Client) -> None:
-    """An empty chunk beside theirs moves back and forth; no write is lost or executed twice."""
+    """An empty chunk next to theirs moves back and forth; no write is lost or executed twice."""
     name, namespace = moved.database.name, moved.full_name
     client.admin.command("split", namespace, middle={"key": 5000})
 

@@ -1,4 +1,4 @@
-"""What happens beside the changes: chunks are moved and balanced, and zones change."""
+"""Activity alongside the changes: chunks are moved and balanced, and zones change."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +57,7 @@ def balancing(client: Client) -> Iterator[None]:
 
 
 def move_chunks(client: Client, dbs: tuple[str, ...], random: Random, stop: Event) -> None:
-    """Move random chunks of whatever is sharded; a move that a change gets in the way of fails."""
+    """Move random chunks of sharded collections; a move that conflicts with a change fails."""
     while not stop.wait(0.05):
         entry = _any_collection(client, dbs, random)
         chunks = list(client.config.chunks.find({"uuid": entry["uuid"]})) if entry else []
@@ -89,7 +89,7 @@ def change_zones(client: Client, dbs: tuple[str, ...], random: Random, stop: Eve
 
 
 def write_stable(client: Client, db: str, written: list[int], stop: Event) -> None:
-    """Write to a collection that nobody changes."""
+    """Write to a collection that is never changed."""
     while not stop.wait(0.02):
         number = len(written)
         client[db][STABLE].insert_one({"_id": number, "a": number % 40, "filler": FILLER})

@@ -28,7 +28,7 @@ NOT_NOW: Final = frozenset(
         *(ErrorCode.ConflictingOperationInProgress, ErrorCode.LockBusy, ErrorCode.IndexNotFound),
     }
 )
-"""What a change that is not possible at the moment is refused with; it then has no effect."""
+"""Errors of a change that is not possible at the moment; it then has no effect."""
 
 
 class Changes:
@@ -38,10 +38,10 @@ class Changes:
         routers: clients of the routers, used in turn.
         random: makes all choices.
         dbs: names of the databases.
-        ledger: keeps account of what they do to documents.
+        ledger: records the effects on documents.
 
     Attributes:
-        made: how often each kind was made.
+        made: number of changes made, by kind.
     """
 
     def __init__(self, routers: tuple[Client, Client], random: Random, dbs: tuple[str, str], ledger: Ledger) -> None:

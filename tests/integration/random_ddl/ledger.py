@@ -1,8 +1,8 @@
-"""What was written where, and where it can be now: a model of documents whose collections change meanwhile.
+"""A model of the possible places of documents whose collections change while they are written.
 
 Changes are made one after the other. Each has an effect on collections as a whole: it removes or renames them. A write
 that began when ``n`` changes had ended, and ended when ``m`` had begun, took place after at least ``n`` of them, and
-before any but the first ``m``. So a document can only be where these changes, and those after them, have left it.
+before any but the first ``m``. So a document can only be where these changes, and later ones, have left it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,9 +32,9 @@ class Written:
 
     Attributes:
         place: the collection that it was inserted into, by its full name.
-        first: how many changes had certainly taken place before.
-        last: how many may have.
-        states: what it can be now, if its collection is not gone; None if it was deleted, or never inserted.
+        first: number of changes that had certainly taken place before.
+        last: number of changes that may have taken place before.
+        states: its possible states, if its collection still exists; None if it was deleted, or never inserted.
     """
 
     place: str
@@ -45,11 +45,7 @@ class Written:
 
 @dataclass
 class Ledger:
-    """All documents by ``_id``, and all changes; used by several threads.
-
-    Attributes:
-        documents: see above.
-    """
+    """All documents by ``_id``, and all changes; used by several threads."""
 
     documents: dict[int, Written] = field(default_factory=dict)
     _effects: list[Effect] = field(default_factory=list)
@@ -73,7 +69,7 @@ class Ledger:
                 self._ended += 1
 
     def now(self) -> tuple[int, int]:
-        """How many changes have ended, and how many have begun."""
+        """Return the numbers of changes that have ended, and that have begun."""
         with self._lock:
             return self._ended, len(self._effects)
 
@@ -84,7 +80,7 @@ class Ledger:
             self.documents[document["_id"]] = Written(place, first, len(self._effects), states)
 
     def possible_places(self, written: Written) -> set[str | None]:
-        """The collections in which a document can be now; None if it can be gone with its collection."""
+        """Return the possible collections of a document now; None if it may be gone with its collection."""
         with self._lock:
             effects, ended = list(self._effects), self._ended
         # While a change is under way, both count: that it has not had its effect yet, and that it has.
@@ -95,7 +91,7 @@ class Ledger:
         }
 
     def check(self, found: Mapping[str, Iterable[Document]]) -> None:
-        """Compare all documents with those that there are, when no change is under way and nobody writes.
+        """Compare all documents with the existing ones, when there are no changes or writes in progress.
 
         Args:
             found: the documents of each collection, by its full name.

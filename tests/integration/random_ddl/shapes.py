@@ -1,4 +1,4 @@
-"""What a collection should look like besides its documents: its key, its indexes, its options."""
+"""The expected shape of a collection, without its documents: its key, its indexes, its options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Shape:
 
     Attributes:
         key: its shard key; None if it is not sharded.
-        indexes: names of its indexes, besides that of ``_id``.
+        indexes: names of its indexes, besides the index on ``_id``.
         level: its ``validationLevel``; None if it has none.
     """
 

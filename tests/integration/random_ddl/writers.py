@@ -29,25 +29,25 @@ REFUSALS: Final = frozenset(
         ErrorCode.MovePrimaryInProgress,
     }
 )
-"""What a write may be answered because its collection is changed meanwhile. Nothing is known then."""
+"""Errors of a write whose collection is being changed; its outcome is then unknown."""
 
 ORPHAN: Final = "There is either an orphan"
 """In the DuplicateKey of an update that moves a document to a shard which still has an orphan of it, as in MongoDB."""
 
 
 class RandomWriter:
-    """One client; nobody else writes its documents.
+    """One client, the only writer of its documents.
 
     Args:
         router: a client of the router that it uses.
         places: the collections it writes to, by their full names.
-        ledger: records what it does.
+        ledger: records its writes.
         random: makes all choices.
-        identities: numbers for documents, of all writers together.
+        identities: numbers for documents, shared by all writers.
 
     Attributes:
-        refused: how many of its writes were.
-        written: how many were acknowledged.
+        refused: number of refused writes.
+        written: number of acknowledged writes.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A cluster with access control beside a plain mongod with the same users."""
+"""A cluster with access control compared with a plain mongod with the same users."""
 
 import base64
 import os
@@ -93,7 +93,7 @@ def user_of(cluster: RunningCluster, user: str | None, process: str = "router.0"
 
 
 def verdict(client: Client, db: str, command: dict[str, Any]) -> str:
-    """What an access control says to a command; how it fails later does not matter."""
+    """Return the verdict of access control on a command; later failures do not matter."""
     try:
         client[db].command(command)
     except OperationFailure as error:
@@ -277,7 +277,7 @@ def test_only_its_user_ends_a_session(closed: RunningCluster) -> None:
 
 
 def digest_of(user: str) -> bytes:
-    """What stands for a user in the ids of sessions."""
+    """Return the digest of a user in session ids."""
     return sha256(f"{user}@admin".encode()).digest()
 
 
@@ -289,7 +289,7 @@ def users_with_cursors(mongod: Client) -> set[bytes]:
 
 
 def test_a_refresh_reaches_the_sessions_of_the_user(closed: RunningCluster) -> None:
-    """Here and on the shards, which are told by the cluster."""
+    """The cluster refreshes them on the router and on the shards."""
     with user_of(closed, "reader") as reader, closed.direct("shard0.0.mongod") as mongod:
         begun = reader.admin.command("startSession")["id"]["id"]
         reader.admin.command("refreshSessions", [{"id": begun}])

@@ -30,7 +30,7 @@ def audited(cluster: RunningCluster, audit: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def known(audited: Client, audit: Path) -> int:
-    """How many events there are before the test."""
+    """Number of events before the test."""
     audited.admin.command("ping")
     return len(audit.read_text().splitlines())
 

@@ -17,7 +17,7 @@ OPTIONS: Final = [
     for word in (f"--{role}-option", option)
 ]
 DATA: Final = "4111-1111-1111"
-"""What stands in documents, filters and arguments."""
+"""Data in documents, filters and arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def work(client: Client) -> None:
 
 
 def log_in_memory(client: Client) -> list[str]:
-    """What a router shows of its log; shard and config daemons show their mongods', which know no redaction."""
+    """Return a router's ``getLog``; shard and config daemons show their mongods' logs, which have no redaction."""
     lines: list[str] = client.admin.command("getLog", "global")["log"]
     return lines
 

@@ -95,7 +95,7 @@ def test_no_secret_is_shown(loud: RunningCluster) -> None:
 
 
 def excerpt(text: str, secret: str) -> str:
-    """Where a secret stands."""
+    """Return the text around a secret."""
     at = text.index(secret)
     return text[max(0, at - 200) : at + 100]
 
@@ -136,7 +136,7 @@ def converse(raw: RawClient, password: str) -> bytes:
 
 
 def in_progress_while_stopped(cluster: RunningCluster, root: Client) -> list[dict[str, Any]]:
-    """What ``$currentOp`` shows of a router whose config servers do not answer a createUser."""
+    """Return a router's ``$currentOp`` while the config servers do not answer a createUser."""
     stage = {"$currentOp": {"allUsers": True, "localOps": True}}
     with raw_client(cluster.address("router.0")) as raw:
         converse_as_system(cluster, raw)
@@ -167,7 +167,7 @@ def converse_as_system(cluster: RunningCluster, raw: RawClient) -> None:
 
 
 def answers(cluster: RunningCluster, root: Client) -> Iterator[Any]:
-    """What the processes tell of themselves."""
+    """Yield the processes' replies about themselves."""
     for name in ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod", "config.0.mongod"):
         with cluster.direct(name) as client:
             for command in ({"getLog": "global"}, {"getCmdLineOpts": 1}, {"serverStatus": 1}):
@@ -176,7 +176,7 @@ def answers(cluster: RunningCluster, root: Client) -> Iterator[Any]:
 
 
 def secrets_of(cluster: RunningCluster, root: Client, proofs: list[bytes]) -> Iterator[tuple[str, str]]:
-    """All secrets by name, in each form in which they could be written."""
+    """Yield all secrets by name, in each written form."""
     files = cluster.document["auth"]
     yield from ((name, Path(files[name]).read_text()) for name in ("keyFile", "passwordFile"))
     yield from PASSWORDS.items()

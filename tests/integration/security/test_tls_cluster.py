@@ -1,4 +1,4 @@
-"""A cluster with secured connections, as `up --tls` makes it, beside a mongod with the same certificates."""
+"""A cluster with secured connections, as `up --tls` makes it, compared with a mongod with the same certificates."""
 
 import shlex
 import socket
@@ -262,7 +262,7 @@ def test_nobody_logs_in_with_the_certificate_of_a_daemon(
 
 
 def rotate_by_command(cluster: RunningCluster, process: str) -> None:
-    """Has a process read its certificates again, which it may refuse."""
+    """Send a process the command to reload its certificates, which it may refuse."""
     with cluster.direct(process) as client, suppress(OperationFailure):
         client.admin.command("rotateCertificates")
 
@@ -279,7 +279,7 @@ def rotate_by_signal(cluster: RunningCluster, process: str) -> None:
 def test_certificates_are_rotated(
     secured: RunningCluster, process: str, rotate: Callable[[RunningCluster, str], None]
 ) -> None:
-    """Those of a shard or config daemon and of its mongod."""
+    """Rotation of a shard or config daemon's certificates and of its mongod's."""
     files = files_of(secured)
     name, _, role = process.rpartition(".")
     both = [process] if role.isdecimal() else [process, f"{name}.mongod"]

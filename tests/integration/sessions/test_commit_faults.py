@@ -46,7 +46,7 @@ COMMITTED: Final = (
     "hangBeforeDeletingCoordinatorDoc",
     "hangAfterDeletingCoordinatorDoc",
 )
-"""With one member, what is written is there after a restart."""
+"""With one member, persisted state is there after a restart."""
 
 VICTIMS: Final = (
     (f"{COORDINATOR}.shardd",),
@@ -67,7 +67,7 @@ NO_SUCH_TRANSACTION: Final = 251
 
 
 class Tokens(CommandListener):
-    """What another router needs to learn the outcome of the last transaction.
+    """The fields from which another router can find the outcome of the last transaction.
 
     Attributes:
         fields: ``lsid`` and ``txnNumber`` of its statements.
@@ -237,7 +237,7 @@ def test_kill_during_an_abort(
 
 @pytest.mark.exhaustive  # the router looks for the shard for a long time
 def test_coordinator_that_the_router_cannot_find(faulty: FaultCluster, application: Client, tokens: Tokens) -> None:
-    """A commit that gives up says nothing of the attempt before it, which had the participants prepare."""
+    """A commit that fails reveals nothing about the earlier attempt, in which the participants prepared."""
     with application.start_session() as session:
         session.start_transaction()
         transfer(application, session)
@@ -326,7 +326,7 @@ def test_router_that_dies_before_the_commit(faulty: FaultCluster, application: C
 
 
 def test_router_that_does_not_answer(faulty: FaultCluster, application: Client, tokens: Tokens) -> None:
-    """A client that asks the other router meanwhile decides the outcome, or waits for it."""
+    """A client that asks the other router in the meantime decides the outcome, or waits for it."""
     with application.start_session() as session:
         session.start_transaction()
         transfer(application, session)
@@ -351,7 +351,7 @@ def recovery(tokens: Tokens) -> Document:
 
 
 def lose_transaction(cluster: FaultCluster, tokens: Tokens) -> None:
-    """Abort the participant's part of the transaction on its mongod, behind everybody's back."""
+    """Abort the participant's part of the transaction directly on its mongod."""
     application = credentials_for(cluster.router_addresses[0])
     owner = {"uid": UserName(application.user, application.database).digest} if application.user else {}
     fields = {**tokens.fields, "lsid": {**tokens.fields["lsid"], **owner}}

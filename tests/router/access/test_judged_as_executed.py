@@ -1,4 +1,4 @@
-"""What a command needs where its arguments could be read in two ways."""
+"""Privileges for a command whose arguments could be read in two ways."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a log-in asks the config servers: the same of everybody, until somebody has proven to know the password."""
+"""Config server reads of a log-in: the same for every user name until the password is proven."""
 
 import base64
 from collections.abc import Callable, Coroutine, Mapping
@@ -31,11 +31,11 @@ class FakeCatalog(CatalogClient):
     """Config servers with one user, who has credentials for SHA-256 alone.
 
     Attributes:
-        commands: what they were asked.
+        commands: the received commands.
         user_id: of the user; None if there is none.
         restrictions: of the user.
         answers: set while they answer.
-        failure: what they answer instead.
+        failure: the error that they answer instead.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How long a description of a user is used, and what happens while the config servers do not answer."""
+"""The lifetime of a cached user description, and its use while the config servers do not answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Which errors drivers are told to resume after."""
+"""Errors with the label that makes drivers resume."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the router reads of events, adds to them, and lets shards filter."""
+"""Change stream events in the router: its reads, its additions, and the filters that run on shards."""
 
 from typing import Any
 

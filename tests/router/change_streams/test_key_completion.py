@@ -1,4 +1,4 @@
-"""Which pre-images are read to complete the keys of events, and from which shards."""
+"""Pre-images that are read to complete the keys of events, and the shards that are read."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace

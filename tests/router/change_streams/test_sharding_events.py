@@ -1,4 +1,4 @@
-"""Which events that change nothing mark that a collection was sharded."""
+"""Events without a change that mark the sharding of a collection."""
 
 from types import SimpleNamespace
 from typing import Any, cast

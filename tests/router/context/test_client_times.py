@@ -1,4 +1,4 @@
-"""Which cluster times of clients advance the router's clock."""
+"""Cluster times of clients that advance the router's clock."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -38,7 +38,7 @@ async def trusted_user() -> bool:
 
 
 class Router:
-    """The part of a router that receives times; its config servers have two keys, of which it knows the first."""
+    """The part of a router that receives times. Its config servers have two keys, the first of which is cached."""
 
     def __init__(self, *, answers: bool = True) -> None:
         self.clock = VectorClock(VectorTime(pack_timestamp(NOW)))
@@ -54,7 +54,7 @@ class Router:
         self.signer.keys = SigningKeys([KEY, NEXT_KEY])
 
     def receive(self, time: Timestamp, signature: dict[str, Any], user: User | None = None) -> Request:
-        """What becomes of a request that gossips a time."""
+        """Return a request that gossips a time, after the exchange."""
         body = {"insert": "c", "$clusterTime": {"clusterTime": time, "signature": signature}, "$db": "d"}
         sequence = encode_sequence(b"documents", [bson.encode({"_id": 1})])
         request = Request(OpMsg(op_msg(bson.encode(body), request_id=3, sections=sequence)))

@@ -1,4 +1,4 @@
-"""Which loggers write debug lines, by the verbosities of MongoDB's log components."""
+"""Loggers that write debug lines, by the verbosities of MongoDB's log components."""
 
 import logging
 import re
@@ -65,7 +65,7 @@ def test_log_level_is_that_of_components_without_their_own(parameters: Parameter
 
 
 def test_all_loggers_exist() -> None:
-    """And all components: a name that is none would fail."""
+    """All components exist too: an unknown name would fail."""
     folder = Path(shardwright.__file__).parent
     sources = [path.read_text(encoding="utf-8") for each in PACKAGES for path in (folder / each).rglob("*.py")]
     used = {name for source in sources for name in re.findall(r'get_logger\("([a-z_.]+)"\)', source)}

@@ -1,4 +1,4 @@
-"""Which sessions and transactions may continue to read a cursor."""
+"""Sessions and transactions that may continue to read a cursor."""
 
 from base64 import b64encode
 from hashlib import sha256

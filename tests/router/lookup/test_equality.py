@@ -1,4 +1,4 @@
-"""Which documents an equality of fields may join: too many are handed to the mongod rather than too few."""
+"""Documents that an equality of fields may join: too many are handed to the mongod rather than too few."""
 
 from typing import Any
 

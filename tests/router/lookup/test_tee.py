@@ -41,7 +41,7 @@ async def drain(reader: DocumentStream) -> list[bytes]:
 
 
 async def read_all(source: Source, limits: Sequence[int | None]) -> list[list[bytes]]:
-    """What readers get that stop after so many documents, or at the end."""
+    """Return the documents of readers that stop after a number of documents, or at the end."""
     tee = Tee(source, len(limits))
     found: list[list[bytes]] = [[] for _ in limits]
 

@@ -38,17 +38,17 @@ Answer = Mapping[str, Any] | CommandError
 
 
 class FakeRouter:
-    """What `router.operations.write_execution` uses of a router's context.
+    """The part of a router's context that `router.operations.write_execution` uses.
 
     Args:
-        tables: the routing table for each read of the routing, None for an unsharded collection, an error for a
-            read that fails. The last one is used for all later reads.
+        tables: the routing table for each read of the routing, None for an unsharded collection, an error for a read
+            that fails. The last one is used for all later reads.
         answer: the reply of a shard to a request.
 
     Attributes:
         sent: every request, with the shard it went to.
-        log: everything else that was done.
-        statement_counts: how many statements were executed, by kind.
+        log: all other calls.
+        statement_counts: numbers of executed statements, by kind.
         write_sessions: as in the router's context.
         shard_ids: the shards of the cluster, `ALL_SHARDS` unless a test changes them; an error if they cannot be read.
     """

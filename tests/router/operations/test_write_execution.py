@@ -155,7 +155,7 @@ def test_broadcast_that_a_new_shard_fails_is_told_with_what_the_others_did() -> 
 
 
 def test_broadcast_is_not_repeated_on_the_shard_that_executed_it() -> None:
-    """When a refresh leaves only that shard as a target, the statement must not be sent to it again."""
+    """After a refresh that leaves only that shard as a target, the statement must not be sent to it again."""
     refused: set[str] = set()
 
     def answer(shard: str, received: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""Which stages make a merger read everything before it inserts."""
+"""Stages that make a merger read everything before it inserts."""
 
 import bson
 import pytest

@@ -1,4 +1,4 @@
-"""What of a pipeline the shards run, and what the merger."""
+"""The split of a pipeline into the parts of the shards and of the merger."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which of several shards' errors is raised."""
+"""The choice among several shards' errors."""
 
 import bson
 import pytest

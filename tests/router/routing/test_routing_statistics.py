@@ -1,4 +1,4 @@
-"""Which refreshes of routing tables are counted as active, and which as failed."""
+"""Counts of active and of failed refreshes of routing tables."""
 
 import pytest
 

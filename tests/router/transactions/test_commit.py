@@ -1,4 +1,4 @@
-"""What is sent at the end of a transaction, and what follows from the answers."""
+"""Commands at the end of a transaction, and the effects of their replies."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -23,7 +23,7 @@ OK = {"ok": 1.0}
 
 
 class Shards:
-    """Stands for the shards: answers what it was told to answer, and notes what was asked.
+    """Fake shards that answer from a script and record the requests.
 
     Attributes:
         answers: the replies to each command of each shard, in turn; the last one stays.
@@ -174,7 +174,7 @@ def test_refusal_of_a_second_attempt_says_nothing_about_the_first() -> None:
 
 
 def test_two_phase_commit_that_never_ran_leaves_no_participant_open() -> None:
-    """The coordinator has lost its part, as after a restart, and has asked nobody."""
+    """The coordinator has lost its part, as after a restart, and has not prepared any participant."""
     name = "coordinateCommitTransaction"
     shards, transaction = Shards({(name, "a"): [failure(251)]}), transaction_of(a=True, b=True, c=False)
     with pytest.raises(CommandError) as raised:

@@ -1,4 +1,4 @@
-"""What each participant of a transaction is sent, and how the transaction ends."""
+"""Requests to each participant of a transaction, and the end of the transaction."""
 
 from typing import Any
 
@@ -167,7 +167,7 @@ def test_only_the_writer_is_asked_again_after_the_readers_have_committed() -> No
 
 
 class Histories(RuleBasedStateMachine):
-    """Any course of statements: what was sent to a shard must fit what it has been sent before."""
+    """Any course of statements: each request to a shard must fit the earlier ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is refused in transactions, and how: a router beside a mongod."""
+"""Refusals in transactions: a router compared with a mongod."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Session:
     lsid: Command = field(default_factory=lambda: {"id": Binary.from_uuid(uuid4())})
 
     def run(self, command: Command, db: str = DB, number: int = 1) -> Command:
-        """What a reply says, without what differs between sessions and servers."""
+        """Run a command and return its reply, without what differs between sessions and servers."""
         fields = {"lsid": self.lsid, "txnNumber": Int64(number), "autocommit": False}
         reply = self.client.command({**command, **fields}, db=db)
         compared = {name: value for name, value in reply.items() if name in COMPARED}
@@ -204,7 +204,7 @@ COURSES: dict[str, tuple[tuple[Command, str, int], ...]] = {
     ),
 }
 AS_MONGOS = {("unknown", 1): 50940}
-"""Where a router answers otherwise than a mongod, since it might not be the one that began the transaction."""
+"""Errors of a router that differ from a mongod's, because another router may have begun the transaction."""
 
 
 @pytest.mark.parametrize("course", COURSES)

@@ -208,7 +208,7 @@ def test_broadcast_to_a_shard_that_was_removed() -> None:
 
 
 def steps_of(writes: WriteBatch) -> int:
-    """How many bytecode instructions the rounds of a batch take."""
+    """Count the bytecode instructions of a batch's rounds."""
     destinations = target_batch(writes, ROUTING, "west").by_statement
     steps = 0
 

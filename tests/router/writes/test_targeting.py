@@ -1,4 +1,4 @@
-"""Where statements go: a golden table per command.
+"""Targets of statements: a golden table per command.
 
 Three shards: ``west`` owns keys below 0, ``east`` those from 0 to 100, ``north`` the rest. Every refusal was compared
 with the routing code of mongod 6.0.5 (its ``clusterUpdate`` and ``clusterDelete``).

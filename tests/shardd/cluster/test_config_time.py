@@ -58,7 +58,7 @@ def persisted_time(mini: MiniCluster, shard: str) -> Timestamp:
 
 
 def reply_after_lag(mini: MiniCluster, sharded: ShardedNamespace, command: Mapping[str, Any], *, told: bool) -> Any:  # noqa: ANN401 - a reply
-    """What a shard answers while the config server lags behind the time that the shard, or the router, knows."""
+    """Return a shard's reply while the config server lags behind the time of the shard, or of the router."""
     old = sharded.version()
     with ThreadPoolExecutor(1) as pool:
         with lagging_config(mini) as config:

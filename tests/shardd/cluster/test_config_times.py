@@ -1,4 +1,4 @@
-"""How a shard advances its clock to the config times in requests."""
+"""Advancing a shard's clock to the config times in requests."""
 
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +18,7 @@ EARLIER, LATER = Timestamp(7, 3), Timestamp(8, 1)
 
 
 def observed(command: dict[str, Any]) -> int:
-    """The time that is known after a request."""
+    """Return the config time after a request."""
     times = ConfigTimes(cast("LocalMongod", None))
     times.observe(Request(OpMsg(op_msg(bson.encode(command), request_id=1))))
     return times.clock.time.config_time

@@ -1,4 +1,4 @@
-"""How a coordinator ends, and when its document is removed."""
+"""The end of a coordinator, and the removal of its document."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""When a copy of a database gives up: the clock is a mock, and so are both sides of the copy."""
+"""The time limits of a database copy: the clock is a mock, and so are both sides of the copy."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -26,10 +26,10 @@ class World:
     """Both sides of a copy.
 
     Args:
-        changes: how often collections have changed when writes are blocked.
-        copy_seconds: how long the first copy takes.
-        busy: how often writes under way keep the section from being entered.
-        build_seconds: for how long indexes of a sharded collection are created.
+        changes: number of times that collections have changed when writes are blocked.
+        copy_seconds: duration of the first copy.
+        busy: number of times that writes in progress prevent entering the section.
+        build_seconds: duration of the index creation of a sharded collection.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class World:
 
 
 def copied(world: World) -> tuple[Timestamp | CommandError, float]:
-    """What a copy ends with, and when."""
+    """Return the result of a copy, and its time."""
 
     async def main() -> tuple[Timestamp | CommandError, float]:
         result: Timestamp | CommandError
@@ -141,7 +141,7 @@ def test_what_does_not_end_ends_the_copy(world: World, code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("world", [World(changes=2, copy_seconds=1000), World(busy=2, copy_seconds=1000)])
 def test_a_long_copy_may_still_be_delayed(world: World) -> None:
-    """The time in which it has to come to its end begins when everything has been copied."""
+    """The time limit begins when everything has been copied."""
     assert copied(world)[0] == LAST
 
 
@@ -154,7 +154,7 @@ def test_a_creation_of_indexes_delays_the_copy() -> None:
 
 
 def test_a_long_creation_of_indexes_ends_the_copy() -> None:
-    """What ends the creation may have to wait for the move."""
+    """The operation that would end the creation may have to wait for the move."""
     world = World(build_seconds=1000, copy_seconds=500)
     result, _ = copied(world)
     assert isinstance(result, CommandError)

@@ -1,4 +1,4 @@
-"""What a client gets when an operation was executed in another term than the one in which it was admitted."""
+"""Replies to a client whose operation was executed in another term than the one of its admission."""
 
 import socket
 import sys
@@ -46,7 +46,7 @@ def hello(counter: int, term: int | None) -> dict[str, Any]:
 
 
 class FakeMongod:
-    """A sidecar and an upstream in one: gives the test's answers, and records what it was sent."""
+    """A sidecar and an upstream in one: gives the test's answers, and records requests."""
 
     def __init__(self, term: int | None = 3) -> None:
         self.mirror = HelloMirror("m:1", "d:1")
@@ -193,7 +193,7 @@ CALLS_MAX = 12
 
 
 def test_little_is_executed_between_the_last_check_and_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that is paused there through two elections sends its operation in a term that it does not know."""
+    """A daemon that is paused there through two elections sends its operation in an unknown term."""
     mongod = FakeMongod()
     calls: list[str] = []
     counts: list[int] = []

@@ -1,4 +1,4 @@
-"""What a shard's mongod persists of the catalog, and when it can be read."""
+"""Catalog data persisted on a shard's mongod, and when it can be read."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -56,7 +56,7 @@ ENTRY = DatabaseEntry("early", "sh0", DatabaseVersion(UUID(int=1), Timestamp(1, 
 
 
 def test_only_changed_chunks_are_written(lone: LoneMongod) -> None:
-    """What is persisted then is the newest table, and unchanged documents stay as they are."""
+    """Afterwards the newest table is persisted, and unchanged documents stay as they are."""
 
     async def persisted(mongod: LocalMongod) -> list[dict[str, Any]]:
         found = await mongod.command("config", {"find": "cache.chunks.d.c", "sort": {"_id": 1}})

@@ -1,4 +1,4 @@
-"""What a shard knows about a namespace, and which operations on it are under way."""
+"""A shard's state of a namespace, and the operations in progress on it."""
 
 from uuid import uuid4
 

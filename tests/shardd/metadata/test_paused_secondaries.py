@@ -19,7 +19,7 @@ from tests.shardd.mini_cluster import MAJORITY, Member, MiniCluster, Set, mini_c
 from tests.shardd.router_stand_in import ShardedNamespace
 
 READERS = 8
-"""How many reads wait in the sockets of the paused daemon."""
+"""Number of reads that wait in the sockets of the paused daemon."""
 
 CLONED = RECIPIENT[3]
 
@@ -79,7 +79,7 @@ def move(sharded: ShardedNamespace, arguments: dict[str, Any]) -> None:
 
 
 def stored(shard: Set, sharded: ShardedNamespace) -> int:
-    """How many documents the mongod of the secondary has."""
+    """Return the number of documents on the secondary's mongod."""
     with shard.members[1].mongod_client() as mongod:
         return int(mongod.d[sharded.collection].estimated_document_count())
 

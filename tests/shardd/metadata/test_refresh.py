@@ -1,4 +1,4 @@
-"""Which refreshes are joined, and what waiters get when one fails."""
+"""Refreshes that are joined, and the errors of waiters when one fails."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast

@@ -27,7 +27,7 @@ def test_a_secondary_answers_by_what_its_primary_knows(tmp_path: Path) -> None:
 
 
 def find(cluster: MiniCluster, member: Member, sharded: ShardedNamespace) -> list[dict[str, object]]:
-    """What a member reads after everything that the set has acknowledged."""
+    """Read on a member after everything that the set has acknowledged."""
     command = {
         "find": "c",
         "readConcern": {"level": "majority"},

@@ -1,4 +1,4 @@
-"""Which states of namespaces are kept, and which are forgotten."""
+"""Namespace states that are kept, and states that are dropped."""
 
 from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState, StateTable
 

@@ -1,4 +1,4 @@
-"""What a recipient pulls from a donor while clients write, on a real mongod."""
+"""A recipient's pulls from a donor while clients write, on a real mongod."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -560,7 +560,7 @@ def test_closing_leaves_no_cursor_behind(lone: LoneMongod) -> None:
 
 
 async def expect_no_cursors(world: World) -> None:
-    """Wait until there is no open cursor except that of the listing."""
+    """Wait until there is no open cursor except the listing's own."""
     listing = {
         "aggregate": 1,
         "pipeline": [

@@ -1,4 +1,4 @@
-"""How an attempt to receive a database ends, which decides whether its donor begins another one."""
+"""The end of an attempt to receive a database, which decides whether its donor begins another one."""
 
 from typing import Any
 from unittest.mock import MagicMock

@@ -1,4 +1,4 @@
-"""What oplog entries say about a database that moves."""
+"""Oplog entries about a database that moves."""
 
 from typing import Any
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""What an open cursor's command says about the documents that it has yet to return."""
+"""Classification of open cursors by their commands: the documents that they may still return."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which reads need a complete filter, and that documents show what classifications say."""
+"""Reads that need a complete filter, and a check of the classification against real documents."""
 
 import random
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Where the ownership filter is added to commands, and where it is not."""
+"""Commands that get the ownership filter, and its position in them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which cursors of a real mongod are listed as open, and which of them end with an earlier process."""
+"""Cursors of a real mongod that are listed as open, and cursors that end with an earlier process."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

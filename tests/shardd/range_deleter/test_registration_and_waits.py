@@ -104,7 +104,7 @@ class Store:
 
 
 async def seconds_until_deleted(monkeypatch: pytest.MonkeyPatch, shard: Shard, given: RangeDeletionTask) -> float:
-    """How long a deletion takes that begins at ``BEGAN``."""
+    """Return the duration of a deletion that begins at ``BEGAN``."""
 
     async def is_range_empty(*_: object) -> bool:
         await trio.lowlevel.checkpoint()
@@ -154,7 +154,7 @@ def test_another_term_waits_for_the_rest_only(monkeypatch: pytest.MonkeyPatch, p
 
 
 def test_a_range_whose_hiding_failed_is_hidden_when_it_is_registered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a recipient's step is repeated: otherwise older reads would see what is then written to the range."""
+    """As after a repeated step of a recipient: otherwise older reads would see later writes to the range."""
     hidden: list[OwnershipFilter] = []
     failures = [CommandError(ErrorCode.LockTimeout, "an older write is in progress")]
 

@@ -1,4 +1,4 @@
-"""What a recipient persists of a donor, and in which order."""
+"""A recipient's persisted progress with a donor, and the order of its writes."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ class Connection:
 
 
 class Writer:
-    """Keeps what it is given to write."""
+    """Records its writes."""
 
     def __init__(self) -> None:
         self.written: list[tuple[list[bytes], PullProgress]] = []
@@ -63,7 +63,7 @@ async def hang_while(_: str) -> None:
 
 
 def pulled(monkeypatch: pytest.MonkeyPatch, progress: PullProgress) -> list[tuple[list[bytes], PullProgress]]:
-    """What is written by a pull that begins with some progress, until its clone is complete."""
+    """Return the writes of a pull that begins with some progress, until its clone is complete."""
     monkeypatch.setattr(donor_pull, "_PullSession", Session)
     monkeypatch.setattr(donor_pull, "DonorConnection", Connection)
     context: Any = SimpleNamespace(

@@ -262,7 +262,7 @@ def test_received_history_is_passed_to_the_next_owner(lone: LoneMongod) -> None:
     ],
 )
 def test_received_history_outlives_a_change_of_the_key(lone: LoneMongod, was: UUID | None, key: dict[str, int]) -> None:
-    """Where the documents of such statements are now is unknown, but their retries may come."""
+    """The present places of such statements' documents are unknown, but their retries may arrive."""
     session = Session()
     namespace = Namespace(f"inherited{next(_databases)}", "c")
 

@@ -1,4 +1,4 @@
-"""Which updates may change a shard key."""
+"""Updates that may change a shard key."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When chunks are split: thresholds, settings, failures, and one split of a chunk at a time."""
+"""The conditions for splitting chunks: thresholds, settings, failures, and one split of a chunk at a time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

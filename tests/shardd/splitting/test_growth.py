@@ -1,4 +1,4 @@
-"""What the daemon sees of a collection's growth."""
+"""The daemon's estimate of a collection's growth."""
 
 from collections.abc import Mapping
 from typing import Any

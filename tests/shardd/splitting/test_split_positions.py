@@ -1,4 +1,4 @@
-"""Where a chunk is split, as a number of documents."""
+"""Split positions in a chunk, as a number of documents."""
 
 from itertools import pairwise
 

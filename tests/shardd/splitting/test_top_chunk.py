@@ -1,4 +1,4 @@
-"""Which chunks get a split point at their extreme key."""
+"""Chunks that get a split point at their extreme key."""
 
 from itertools import pairwise
 

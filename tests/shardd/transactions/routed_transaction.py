@@ -16,7 +16,7 @@ INTRODUCTION: Final = handshake_document("shardwright-shardd")["client"]
 
 
 class RoutedTransaction:
-    """Statements on a shard, of which the first begins the transaction.
+    """Statements on a shard; the first one begins the transaction.
 
     Args:
         sharded: the collection; statements have its version unless they have one.
@@ -27,9 +27,6 @@ class RoutedTransaction:
         member: the index of the shard's member.
 
     Attributes:
-        sharded: see above.
-        lsid: see above.
-        number: see above.
         client: its connection to the shard.
     """
 
@@ -67,7 +64,7 @@ class RoutedTransaction:
 
     @property
     def address(self) -> str:
-        """That of the shard."""
+        """The address of the shard."""
         return self.sharded.cluster.shards[self._shard].members[self._member].address
 
     @property

@@ -1,4 +1,4 @@
-"""How long a transaction counts as open on a shard, and so keeps ranges of its collections from moving."""
+"""The time for which a transaction counts as open on a shard, and prevents moves of its collections' ranges."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

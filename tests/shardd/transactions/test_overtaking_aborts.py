@@ -32,7 +32,7 @@ ABORT = {"abortTransaction": 1, **IDENTITY}
 
 
 class Mongod:
-    """Has at most the one transaction."""
+    """A fake mongod with at most one transaction."""
 
     def __init__(self) -> None:
         self.is_open = False

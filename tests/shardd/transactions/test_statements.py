@@ -15,7 +15,7 @@ INSERT = {"insert": "c", "documents": [DOCUMENT]}
 
 
 def read_only(reply: dict[str, Any]) -> object:
-    """What a reply says; the reply is ok."""
+    """Return ``readOnly`` of a reply, which must be ok."""
     assert reply["ok"], reply
     return reply["readOnly"]
 

@@ -39,7 +39,7 @@ def electing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
 
 
 def primary_of(cluster: MiniCluster, *, other_than: int | None = None) -> int:
-    """The index of the member of the first shard that is primary."""
+    """Return the index of the first shard's primary."""
 
     def find() -> list[int]:
         found = []
@@ -88,13 +88,13 @@ def pausing(cluster: MiniCluster, index: int, *, is_paused: bool) -> Iterator[No
 
 
 def unfreeze(cluster: MiniCluster, index: int) -> None:
-    """Let a member that has stepped down be elected again."""
+    """Allow a member that has stepped down to be elected again."""
     with cluster.shards["sh0"].members[index].mongod_client() as mongod:
         mongod.admin.command({"replSetFreeze": 0})
 
 
 def decided(txn: HandMadeTransaction, member: int) -> int | None:
-    """What the router finds out from the new primary: None for a commit, or the code of the abort."""
+    """Return the decision that the new primary reports to a router: None for a commit, or the code of the abort."""
 
     def ask() -> dict[str, Any]:
         try:

@@ -136,7 +136,7 @@ def is_serving(cluster: MiniCluster) -> bool:
 
 
 def decided(txn: HandMadeTransaction) -> int | None:
-    """What the router finds out by repeating its request: None for a commit, or the code of the abort."""
+    """Repeat the router's request until there is a decision: None for a commit, or the code of the abort."""
 
     def ask() -> dict[str, Any]:
         try:

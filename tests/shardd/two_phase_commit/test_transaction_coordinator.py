@@ -26,7 +26,7 @@ IDENTITY: Final = TransactionId.from_document(
 
 
 class World:
-    """What a coordinator sees of the rest of the cluster, as its context, its mongod and its participants."""
+    """The rest of the cluster for a coordinator: its context, its mongod and its participants."""
 
     def __init__(self, **answers: Answers) -> None:
         self.log: list[tuple[str, Mapping[str, Any]]] = []
@@ -95,7 +95,7 @@ class Participant:
 
 
 def prepares_at(seconds: int) -> Answers:
-    """Answers of a participant that does what it is asked to."""
+    """Return the answers of a participant that always prepares."""
     return lambda command, _: {"prepareTimestamp": Timestamp(seconds, 1)} if "prepareTransaction" in command else {}
 
 

@@ -1,4 +1,4 @@
-"""What has become of a simulated cluster, and what an ideal balancer would have had to do."""
+"""Outcome of a simulation, compared with the work of an ideal balancer."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _ON_ITS_WAY: Final = "on its way"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What has to be moved for all to be in its place, and exactly even in each zone.
+    """The moves that put everything into place, and make each zone exactly even.
 
     Attributes:
         load: bytes, or, by count, chunks.
-        moves: how many moves that takes at least.
+        moves: the minimum number of moves.
     """
 
     load: int
@@ -33,7 +33,7 @@ def owners_of(world: World, zone: str) -> list[ShardState]:
 
 
 def needs_of(world: World) -> Needs:
-    """What an ideal balancer would have to do; bounds of zones do not lie inside chunks."""
+    """Compute the work of an ideal balancer; bounds of zones do not lie inside chunks."""
     misplaced, moves, excess = 0, 0, 0.0
     loads: dict[str, Counter[str]] = {}
     for chunk in world.chunks:
@@ -55,14 +55,14 @@ def needs_of(world: World) -> Needs:
 
 
 def moved_load(world: World) -> int:
-    """What has been moved; by size, what was moved again is not counted again."""
+    """Return the moved load; by size, repeated moves count once."""
     if world.policy is Policy.CHUNK_COUNT:
         return sum(map(len, world.rounds))
     return sum(world.document_bytes[key] for key in world.moved)
 
 
 def load_of(world: World, chunk: SimulatedChunk) -> int:
-    """What a chunk contributes to the load of its shard."""
+    """Return the share of a chunk in the load of its shard."""
     return 1 if world.policy is Policy.CHUNK_COUNT else sum(world.document_bytes[chunk.low : chunk.high])
 
 

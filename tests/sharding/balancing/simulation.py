@@ -61,13 +61,12 @@ class World:
     """One collection on some shards.
 
     Attributes:
-        shards: the shards.
         chunks: the chunks, in order.
         document_bytes: the size of each key's document; the keys are its indices.
         zones: the ranges of zones: first key, first key after it, zone.
-        policy: what is evened out.
+        policy: the quantity to even out.
         chunk_bytes_max: the chunk size.
-        moved: why each key was moved, as often as it was.
+        moved: the reason of each move of each key.
         rounds: the moves of each round.
     """
 
@@ -128,7 +127,7 @@ class World:
         return ClusterState(tuple(self.shards), self.policy)
 
     def answer(self, question: Question) -> Answer:
-        """What the catalog has to say."""
+        """Answer a question as the catalog would."""
         match question:
             case ChunksAcross(zones=zones):
                 chunks = (self.candidate(chunk) for chunk in self.chunks)

@@ -1,4 +1,4 @@
-"""Where the hot end of a collection goes."""
+"""The target of a collection's hot end."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When the balancer may run."""
+"""The times at which the balancer may run."""
 
 from datetime import datetime
 from typing import Any

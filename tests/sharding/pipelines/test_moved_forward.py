@@ -1,4 +1,4 @@
-"""How far ``$match`` and ``$sort`` move towards the front."""
+"""Moving ``$match`` and ``$sort`` towards the front."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ UNPACK: dict[str, Any] = {"$_internalUnpackBucket": {"timeField": "t", "metaFiel
 
 
 def unpacking(**others: object) -> dict[str, Any]:
-    """What unpacks buckets, with further fields."""
+    """Return the stage that unpacks buckets, with further fields."""
     return {"$_internalUnpackBucket": {**UNPACK["$_internalUnpackBucket"], **others}}
 
 

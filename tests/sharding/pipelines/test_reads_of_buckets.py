@@ -1,4 +1,4 @@
-"""What a read of a time-series collection is in terms of its buckets."""
+"""Reads of a time-series collection, translated to its buckets."""
 
 from typing import Any
 

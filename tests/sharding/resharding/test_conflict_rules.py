@@ -1,4 +1,4 @@
-"""What a recipient stores for documents from several donors, compared with a model, whatever the order of reports."""
+"""A recipient's storage of documents from several donors, compared with a model, whatever the order of reports."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Which documents a donor hands over to a recipient: each document to exactly one, orphans to none."""
+"""Documents that a donor hands over to a recipient: each document to exactly one, orphans to none."""
 
 from uuid import uuid4
 
@@ -50,7 +50,7 @@ def test_each_document_goes_from_one_donor_to_one_recipient(found: list[bytes]) 
 
 @given(st.lists(documents))
 def test_the_only_donor_hands_over_all_that_a_recipient_will_own(found: list[bytes]) -> None:
-    """Where no other shard has chunks, owners before are not looked up."""
+    """The former owners are not looked up if no other shard has chunks."""
     ownership = Ownership(one_owner("a", "s1"), table("b"))
     parts = {recipient: ownership.handed_over(found, "s1", recipient) for recipient in SHARDS}
     assert parts == {each: [one for one in found if ownership.recipient_of(one) == each] for each in SHARDS}

@@ -1,4 +1,4 @@
-"""When a filter has an exact shard key, or exact _id: every case as the router code of mongod 6.0.5 decides it."""
+"""Filters with an exact shard key, or exact _id: every case as the router code of mongod 6.0.5 decides it."""
 
 from typing import Any
 

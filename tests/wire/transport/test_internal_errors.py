@@ -27,7 +27,7 @@ PING = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=1)
 
 
 class FaultError(Exception):
-    """What nothing expects."""
+    """An unexpected error."""
 
 
 def fail(*_: object, **__: object) -> Any:  # noqa: ANN401 - never returns
@@ -40,7 +40,7 @@ async def assert_serves(client: RawClient) -> None:
 
 
 def fail_while_answering(served: Serving, patch: pytest.MonkeyPatch) -> None:
-    """The request that is received next is answered, but its reply cannot be sent."""
+    """Answer the next request, but fail to send its reply."""
 
     async def to_frame(client: ClientConnection, frame: bytes) -> bytes | None:
         if b"faulty" not in frame:

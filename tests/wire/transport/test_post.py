@@ -14,7 +14,7 @@ _ROOM_BYTES = 8_000_000
 
 
 def arrived(there: Peer) -> bytes:
-    """What the peer can read now."""
+    """Return the bytes that the peer can read now."""
     there.socket.setblocking(False)
     found = b""
     with suppress(BlockingIOError):

@@ -66,7 +66,7 @@ def run(main: Callable[[Peer, trio.Nursery], Awaitable[None]], *, starts_reactor
 
 
 async def settled() -> None:
-    """Let everything run until it has to wait."""
+    """Wait until everything else has run as far as it can."""
     await trio.sleep(0.01)
 
 

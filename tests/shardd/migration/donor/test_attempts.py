@@ -1,4 +1,4 @@
-"""What a donor persists of its attempts."""
+"""A donor's persisted attempts."""
 
 from datetime import datetime, timedelta
 from uuid import uuid4

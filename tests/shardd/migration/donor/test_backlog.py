@@ -1,4 +1,4 @@
-"""When the critical section may begin."""
+"""The condition for the begin of the critical section."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast

@@ -1,4 +1,4 @@
-"""What a donor logs about a migration."""
+"""A donor's log lines about a migration."""
 
 import logging
 from typing import Any

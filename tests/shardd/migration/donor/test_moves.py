@@ -84,7 +84,7 @@ def _at_least(key: int, bound: object) -> bool:
 
 
 def owned(sharded: ShardedNamespace) -> list[dict[str, Any]]:
-    """What both shards show, by ``_id``."""
+    """Return the documents that both shards show, by ``_id``."""
     found = []
     for shard in ("sh0", "sh1"):
         reply = sharded.versioned({"find": sharded.collection, "batchSize": 100_000}, shard)

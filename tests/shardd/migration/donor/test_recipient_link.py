@@ -1,4 +1,4 @@
-"""How a donor interprets its recipient's replies."""
+"""A donor's interpretation of its recipient's replies."""
 
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""How many changes the last batch of the catch-up may have."""
+"""The maximum number of changes in the last batch of the catch-up."""
 
 import trio
 from trio.testing import MockClock
@@ -7,7 +7,7 @@ from shardwright.shardd.migration.recipient.transfer import CatchUpEnd
 
 
 def limits_over_time(documents_cloned: int) -> list[int]:
-    """The most changes with which the catch-up ends, every five seconds from its beginning."""
+    """Return the largest number of changes with which the catch-up ends, every five seconds from its beginning."""
     limits: list[int] = []
 
     async def main() -> None:

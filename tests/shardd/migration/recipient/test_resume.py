@@ -17,7 +17,7 @@ HALFWAY = 6
 
 @contextmanager
 def stopped_halfway(receiving: Receiving) -> Iterator[dict[str, Any]]:
-    """Let the clone reach a checkpoint and wait for its next batch; yields the checkpoint."""
+    """Stop the clone after a checkpoint, while it waits for its next batch; yield the checkpoint."""
     donor = receiving.donor
     donor.documents, donor.batch_documents, donor.batches_before_hold = documents(TOTAL), BATCH, HALFWAY
     with held(donor, "_migrateClone"):
@@ -96,7 +96,7 @@ def test_attempts_that_never_arrived_do_not_matter(receiving: Receiving) -> None
 
 
 def test_it_resumes_after_modifications(receiving: Receiving) -> None:
-    """The position is that of the last applied modification; documents below the key are kept."""
+    """The position is the last applied modification's; documents below the key are kept."""
     donor = receiving.donor
     donor.documents = documents(100)
     donor.modifications = [([5], [{"_id": 200, "a": 7.5}])]
