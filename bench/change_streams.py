@@ -29,7 +29,7 @@ ONE: Final = "writes to one shard"
 _COMMAND_SECONDS: Final = 60.0
 _WARM_UP_SECONDS: Final = 1.0
 _SHARE_MIN: Final = 0.1
-"""Minimum share of the wanted events. On a slow machine the writer may fall behind, but fewer are not that load."""
+"""Minimum share of the wanted events, because the writer may fall behind on a slow machine."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def _refusal(address: str) -> str | None:
 
 
 def _certificate(address: str, options: Mapping[str, Any]) -> Certificate | None:
-    """Return the certificate of a server, whoever signed it; None if it presents none."""
+    """Return the certificate of a server, with any signature; None if it presents none."""
     given = {name.lower(): value for name, value in options.items()}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

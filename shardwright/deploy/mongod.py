@@ -198,7 +198,7 @@ def wait_primary(
 def wait_members_known(addresses: list[str], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN) -> None:
     """Wait until the hello of each daemon of a replica set contains the addresses of all of them.
 
-    Daemons register with each other after they have started, so they are ready a little before they know each other.
+    Daemons register with each other after they have started, so they are ready a little before their hellos list each other.
 
     Raises:
         DeployError: one does not when ``time.monotonic()`` reaches ``deadline``.

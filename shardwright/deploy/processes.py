@@ -104,7 +104,7 @@ def spawn(
     """Start a program in its own session.
 
     Args:
-        output: the file to which its standard output and error are appended.
+        output: receives its standard output and error, appended.
         environment: variables to add to this process's environment.
         directory: its working directory; ``None`` for the directory of this process.
         masked_signals: signals that are blocked until the program unblocks them.

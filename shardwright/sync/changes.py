@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mark:
-    """A position up to which all events of the stream have been read.
+    """A position in the stream; all events before it have been read.
 
     Attributes:
         time: the cluster time of the position.
