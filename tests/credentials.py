@@ -101,7 +101,7 @@ class LogInMessages:
         return {**start, "options": {"skipEmptyExchange": True}}
 
     def go_on(self, payload: bytes) -> dict[str, Any]:
-        """The second, for what the server has answered."""
+        """Return the second message, for the server's answer."""
         first = self._conversation.read(payload)
         keys = _keys(self._password, first.salt, first.iterations)
         return {"saslContinue": 1, "conversationId": 1, "payload": self._conversation.prove(first, keys)}

@@ -25,7 +25,7 @@ PHRASES: Final = {
     "whoever": r"\bwhoever\b",
     "see above": r"\bsee above\b",
 }
-"""Each phrase with its pattern. A match finds a sentence to rewrite; swapping the words is no cure."""
+"""Each phrase with its pattern. A match finds a sentence to rewrite; another word in its place is not enough."""
 
 ODD_OPENINGS: Final = (
     "What",
@@ -69,7 +69,7 @@ def pages() -> list[Path]:
 
 
 def occurrences(path: Path) -> Iterator[Occurrence]:
-    """The phrases of a file, also those that a line break divides."""
+    """Yield the phrases of a file, also across line breaks."""
     text = _BETWEEN_LINES.sub(" ", path.read_text(encoding="utf-8"))
     names = list(PHRASES)
     for match in _ANY.finditer(text):

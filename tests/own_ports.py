@@ -13,7 +13,7 @@ _COUNT: Final = "PYTEST_XDIST_WORKER_COUNT"
 
 
 def use_own_ports() -> None:
-    """Have this process, and those that it starts, choose from its share of the ports, if others run beside it."""
+    """Restrict this process, and its children, to its share of the ports, if others run at the same time."""
     worker = os.environ.get(_WORKER)
     if worker is None:
         return

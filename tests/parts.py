@@ -42,7 +42,7 @@ class Part:
         raise argparse.ArgumentTypeError(f"{text!r} is no part; one of five is 1/5, 2/5, 3/5, 4/5 or 5/5")
 
     def of(self, items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-        """Tests that belong to this part, and those that belong to others."""
+        """Divide tests into the ones of this part and the others."""
         mine = self._files(item.location[0] for item in items)
         kept = [item for item in items if item.location[0] in mine]
         return kept, [item for item in items if item.location[0] not in mine]

@@ -1,8 +1,9 @@
 """No process and no temporary folder outlives the tests, however they end.
 
-Fixtures end what they start. But a process that runs tests may be killed, and pytest-xdist kills its workers ten
-seconds after an interruption. So a second process, the reaper, waits for the end of the one that runs tests. Then it
-kills every process that has inherited the variable `MARK` of that run, and removes the run's temporary folder.
+Fixtures end the processes that they start. But a process that runs tests may be killed, and pytest-xdist kills its
+workers ten seconds after an interruption. So a second process, the reaper, waits for the end of the one that runs
+tests. Then it kills every process that has inherited the variable `MARK` of that run, and removes the run's temporary
+folder.
 """
 
 import os
@@ -21,10 +22,10 @@ MARK: Final = "SHARDWRIGHT_TEST_RUN"
 
 
 def start_reaper() -> "subprocess.Popen[bytes]":
-    """Give this process, and what it starts from now on, a mark and a folder for temporary files of its own.
+    """Give this process, and its future children, a mark and a folder for temporary files of its own.
 
     The name of the folder is short, because paths of UNIX sockets begin with it. pytest's own folders stay where they
-    are: it keeps those of the last runs, so that the logs of a failure can be read.
+    are: it keeps the folders of the last runs, so that the logs of a failure can be read.
 
     Returns:
         the reaper: it ends, and all is gone, soon after its standard input is closed.

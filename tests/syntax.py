@@ -22,7 +22,7 @@ def docstring(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The names of modules that a file imports, or of what it imports from them."""
+    """Yield the names of modules that a file imports, or of the names that it imports from them."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -48,7 +48,7 @@ def files_imported(path: Path) -> frozenset[Path]:
 
 
 def reached(path: Path) -> set[Path]:
-    """A file, and all of ours that it imports in the end."""
+    """Return a file, and all our files that it imports directly or indirectly."""
     found, ends = {path}, [path]
     while ends:
         new = files_imported(ends.pop()) - found

@@ -1,4 +1,4 @@
-"""The rules of the code base that a machine can check: who imports whom, and how large a file may grow."""
+"""The rules of the code base that a machine can check: allowed imports, and the maximum size of a file."""
 
 import ast
 import re
@@ -211,7 +211,7 @@ def files_of_room(package: str, room: str) -> list[Path]:
 
 
 def rooms_imported(package: str, room: str) -> dict[str, set[str]]:
-    """Other rooms that the files of a room import, each with those that do."""
+    """Return other rooms that the files of a room import, each with the importing files."""
     found: dict[str, set[str]] = {}
     for path in files_of_room(package, room):
         for top, module in packages_imported(path):

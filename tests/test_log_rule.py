@@ -11,7 +11,7 @@ from tests.syntax import HOUSE
 from tests.test_layout import PACKAGES, sources
 
 WITH_LOGGING: Final = {"wire/logger.py", "daemon/logs.py", "daemon/log_formats.py"}
-"""The first makes lines, the others say what they look like and where they go."""
+"""The first makes lines, the others determine their form and destination."""
 
 WITH_PRINT: Final = {
     "daemon/configuration/process.py": "a configuration that is refused, or only checked or printed",

@@ -92,7 +92,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def owner_of(path: Path) -> str:
-    """The package of a module, or ``sidecars`` for what shard and config daemons have in common."""
+    """Return the package of a module, or ``sidecars`` for metrics that shard and config daemons share."""
     package, room, *_ = (*path.relative_to(HOUSE).parts, "")
     return SIDECARS if (package, room) == ("daemon", "sidecar") else package
 

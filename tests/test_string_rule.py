@@ -1,4 +1,4 @@
-"""Daemons ask whether what they are sent is a string with `is_string`: JavaScript is a ``str``, too."""
+"""Daemons test received values with `is_string`, because JavaScript is a ``str``, too."""
 
 import ast
 from collections.abc import Iterator

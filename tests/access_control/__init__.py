@@ -1,1 +1,1 @@
-"""Whether a closed cluster is closed: attacks, and MongoDB's own verdicts beside ours."""
+"""Attacks on a closed cluster, and MongoDB's own verdicts compared with ours."""

@@ -33,7 +33,7 @@ def error_of(client: Client, db: str, command: Command) -> tuple[int, str]:
 
 @contextmanager
 def new_user(cluster: RunningCluster, *roles: dict[str, str]) -> Iterator[str]:
-    """A user of admin with roles, made and dropped by the first router, which so knows of it at once."""
+    """Yield a user of admin with roles, made and dropped by the first router, whose cache is therefore current."""
     name = f"user{next(_numbers)}"
     with cluster.direct("router.0") as root:
         root.admin.command("createUser", name, pwd=PASSWORD, roles=list(roles))

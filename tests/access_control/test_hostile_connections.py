@@ -319,7 +319,7 @@ def test_a_mongod_has_no_port(closed: RunningCluster) -> None:
 
 
 def listening_ports(pid: int) -> set[int]:
-    """The TCP ports on which a process listens (proc(5): ``/proc/PID/net/tcp`` has those of all, by inode)."""
+    """Return the TCP ports on which a process listens (proc(5): ``/proc/PID/net/tcp`` lists all sockets, by inode)."""
     own = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
     found = set()
     for table in ("tcp", "tcp6"):

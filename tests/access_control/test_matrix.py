@@ -1,7 +1,7 @@
-"""Each command of the router in the name of each kind of user, beside a mongod: the same verdicts in the same words.
+"""Each command of the router in the name of each kind of user, compared with a mongod: the same verdicts and texts.
 
-What a command does if it is allowed does not matter here, so most name what does not exist. The commands that only a
-router has are compared with what MongoDB documents of the roles.
+The effect of an allowed command does not matter here, so most commands name collections that do not exist. Commands
+that only a router has are compared with MongoDB's documentation of the roles.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Documents with two fields of a name: what is judged must be what is executed."""
+"""Documents with two fields of a name: access control must judge the field that is executed."""
 
 from hashlib import sha256
 from typing import Any, Final

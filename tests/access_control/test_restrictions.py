@@ -1,4 +1,4 @@
-"""From where users may connect, at log-in and afterwards, beside a mongod; when other routers learn of changes."""
+"""Client address restrictions at log-in and afterwards, compared with a mongod; and their changes at other routers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

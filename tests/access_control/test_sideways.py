@@ -240,7 +240,7 @@ Told = tuple[str, int, dict[str, Any]]
 
 
 def audit_files(cluster: RunningCluster, process: str) -> list[Path]:
-    """The audit log of a daemon, and those that were rotated."""
+    """Return the audit log of a daemon, and the rotated ones."""
     return sorted(cluster.directory.glob(f"{AUDIT[process.rpartition('.')[2]]}*"))
 
 

@@ -1,4 +1,4 @@
-"""Users whose connections are at several processes of one router: who somebody is does not depend on the process."""
+"""Users with connections at several processes of one router: the user is the same at each process."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

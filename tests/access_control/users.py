@@ -70,7 +70,7 @@ class LogIn:
         return self.raw.command({**start, "options": {"skipEmptyExchange": True}, **options}, db=self.db)
 
     def proof(self, payload: bytes) -> bytes:
-        """The second message, for what the server has answered to the first."""
+        """Return the second message, for the server's answer to the first."""
         first = self.conversation.read(payload)
         mechanism = Mechanism.SHA_256
         keys = ScramKeys.derive(mechanism, self.password.encode(), first.salt, first.iterations)
@@ -99,11 +99,11 @@ def raw_user(cluster: RunningCluster, user: str, process: str = "router.0") -> I
 
 @contextmanager
 def identified(address: str, user: str | None, key: str) -> Iterator[RawClient]:
-    """A connection in the name of a user, of nobody, or of the cluster itself, who is called `SYSTEM`.
+    """Connect in the name of a user, without one, or as the cluster itself, which is called `SYSTEM`.
 
     Args:
         address: ``host:port``.
-        user: see above.
+        user: the user; None for no log-in.
         key: the password of the cluster.
     """
     with raw_client(address) as raw:

@@ -49,7 +49,7 @@ class Operation:
 
 @dataclass
 class Attempt:
-    """An operation under way, to be completed inside of `Recorder.attempt`.
+    """An operation in progress, to be completed inside of `Recorder.attempt`.
 
     Attributes:
         result: to be set once there is a reply.

@@ -23,8 +23,8 @@ class Plan:
     Attributes:
         seed: determines everything that is not given.
         seconds: the total duration of the rounds, without their checks.
-        workloads: the workloads from which each round takes some.
-        nemeses: likewise.
+        workloads: each round takes some of them.
+        nemeses: each round takes some of them.
         round_seconds: the maximum duration of one round.
     """
 
@@ -46,7 +46,7 @@ class Plan:
         members: int | None = None,
         round_seconds: float = ROUND_SECONDS,
     ) -> "Plan":
-        """A plan with what is given, otherwise all nemeses and all workloads; members by seed."""
+        """Return a plan with the given parts, otherwise all nemeses and all workloads; the seed chooses the members."""
         choice = random.Random(f"{seed}/plan")
         drawn = choice.choice([1, 3])
         members = drawn if members is None else members

@@ -1,4 +1,4 @@
-"""One run: a cluster, its rounds, and what is kept afterwards."""
+"""One run: a cluster, its rounds, and the files kept afterwards."""
 
 import shutil
 from collections.abc import Callable

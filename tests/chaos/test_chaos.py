@@ -35,7 +35,7 @@ def test_sample_of_the_day(tmp_path: Path) -> None:
 
 
 def run_transactions(directory: Path, seconds: float, is_enough: Callable[[Summary], bool]) -> None:
-    """Run rounds of transactions beside moves and kills, until it is enough and nothing has gone wrong."""
+    """Run rounds of transactions during moves and kills, until there are enough and nothing has gone wrong."""
     seed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     plan = Plan.choose(
         seed,

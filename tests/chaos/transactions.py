@@ -1,4 +1,4 @@
-"""Transactions as drivers run them, by raw commands, so that a client knows of each what a driver would know."""
+"""Transactions run by raw commands as drivers run them, so that a client has exactly a driver's knowledge of each."""
 
 import time
 from typing import Any, Final
@@ -19,7 +19,7 @@ _COMMIT_UNKNOWN: Final = RETRYABLE_CODES | {50, 64}
 
 
 class TransactionAbortedError(Exception):
-    """A statement failed. The transaction was told to abort, and will never be committed."""
+    """A statement failed. The transaction was aborted, and will never be committed."""
 
 
 class ClientTransaction:

@@ -21,8 +21,8 @@ class World:
 
     Attributes:
         key: the shard key pattern.
-        splits: the bounds at which it is split to begin with; every second chunk is moved to `UPPER`.
-        unique: the key of a unique index, None if there is none but that of ``_id``.
+        splits: its first split points; every second chunk is moved to `UPPER`.
+        unique: the key of a unique index besides the one on ``_id``; None if there is none.
     """
 
     name: str

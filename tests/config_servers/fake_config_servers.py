@@ -22,15 +22,15 @@ Sink = TypeVar("Sink", bound=DocumentSink)
 
 
 class FakeConfigServers:
-    """Answers every read with nothing, as of a time.
+    """Config servers that answer every read with nothing, as of a time.
 
     Attributes:
         time: the time.
-        failure: what to raise instead.
-        is_silent: there is no answer at all.
-        batch_seconds: how long each batch of a read takes.
-        commands: what has been asked.
-        preferences: which members have been asked.
+        failure: the error to raise instead.
+        is_silent: whether there is no answer at all.
+        batch_seconds: duration of each batch of a read.
+        commands: the received commands.
+        preferences: their read preferences.
     """
 
     def __init__(self, time: Timestamp) -> None:

@@ -1,4 +1,4 @@
-"""Readings of the catalog: as new as what is known, and in bounded time."""
+"""Readings of the catalog: as new as the known config time, and in bounded time."""
 
 from functools import partial
 from typing import Any

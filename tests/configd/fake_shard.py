@@ -27,10 +27,10 @@ class FakeShard:
     Attributes:
         set_name: the name of the replica set.
         address: ``host:port`` of the member.
-        hello: fields of its hello that differ from those of a primary.
+        hello: fields of its hello that differ from a primary's.
         databases: the result of listDatabases, with sizes in bytes.
         failures: errors by the name of the command that should fail with them.
-        found: what ``find`` finds, by the collection.
+        found: results of ``find``, by the collection.
         held: events by the name of the command whose replies wait for them.
         commands: the received commands, except hello.
         arrived: notified of each of them.

@@ -25,7 +25,7 @@ CPU_SECONDS_MAX = 5.0
 
 @pytest.mark.exhaustive
 def test_a_round_over_a_million_chunks(tmp_path: Path) -> None:
-    """With zones, by data size and by count, and with a shard to drain, in each of which there is something to do."""
+    """Zones, by data size and by count, and with a draining shard; there is work to do in each case."""
     names = ["a", "b", "c", "d"]
     with (
         replica_set(tmp_path, daemon="configd") as running,

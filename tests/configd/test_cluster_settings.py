@@ -1,4 +1,4 @@
-"""``setFeatureCompatibilityVersion`` and ``_configsvrSetClusterParameter``: the same on all servers, whoever asks."""
+"""``setFeatureCompatibilityVersion`` and ``_configsvrSetClusterParameter``: the same on all servers, for any client."""
 
 import threading
 from collections.abc import Iterator

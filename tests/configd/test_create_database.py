@@ -95,7 +95,7 @@ def test_create_database_refuses(catalog: CatalogUser, command: dict[str, object
 
 
 def test_create_database_takes_names_literally(catalog: CatalogUser) -> None:
-    """A dot in a regular expression would let ``a+b`` and others match each other."""
+    """A dot in a regular expression would make ``a+b`` and others match each other."""
     catalog.run({"_configsvrCreateDatabase": "lit+eral", "primaryShardId": "a"})
     assert catalog.run({"_configsvrCreateDatabase": "litteral", "primaryShardId": "a"})["ok"] == 1.0
 

@@ -26,7 +26,7 @@ Begin = Callable[[InProcess], Awaitable[ReshardingOperation]]
 
 @pytest.fixture
 def begin(catalog: CatalogUser) -> Begin:
-    """Persists an operation that nobody runs."""
+    """Persist an operation that has no running coordinator."""
     name = f"resharding_{uuid4().hex}"
     catalog.run({"_configsvrCreateDatabase": name, "primaryShardId": "a"})
     sharded = catalog.shard_collection(f"{name}.documents")
@@ -55,7 +55,7 @@ def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser
 
 
 def test_commit_before_the_coordinator_runs(config_set: Set, begin: Begin) -> None:
-    """It is answered although nothing goes on, and is not forgotten."""
+    """It is answered although the operation is not running, and is not lost."""
 
     async def check() -> None:
         async with in_process(config_set) as config:

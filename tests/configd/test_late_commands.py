@@ -28,7 +28,7 @@ LOW, HIGH = MinKey(), MaxKey()
 
 @pytest.fixture
 def coordinator(config_set: Set) -> Iterator[CatalogUser]:
-    """Sends commands in one session, which nobody else has used."""
+    """Send commands in one session, which has not been used before."""
     with config_set.members[0].client() as client:
         yield CatalogUser(client)
 

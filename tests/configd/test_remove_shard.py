@@ -1,4 +1,4 @@
-"""Removing a shard: its states, what is refused, and adding it again."""
+"""Removing a shard: its states, refusals, and adding it again."""
 
 import threading
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_a_shard_stays_until_it_has_finished_what_others_wait_for(
 def test_a_shard_that_has_not_finished_something_stays_however_often_it_is_removed(
     catalog: CatalogUser, leaving_set: FakeShard
 ) -> None:
-    """Requests at the same time, of which the first one has begun the removal."""
+    """Requests at the same time, the first of which has begun the removal."""
     leaving_set.found["migrationCoordinators"] = [{"_id": 1}]
     with ThreadPoolExecutor(8) as pool:
         states = [reply["state"] for reply in pool.map(lambda _: remove(catalog, "leaving"), range(8))]

@@ -180,7 +180,7 @@ def test_transaction_whose_snapshot_is_gone_starts_again(catalog: CatalogUser, c
 def test_transaction_replaces_what_it_has_read(
     catalog: CatalogUser, config_set: Set, changed: dict[str, object]
 ) -> None:
-    """Whether it writes the document or what is different, which is found out here for two writes of one document."""
+    """The write may carry the document or its differences, which is detected for two writes of one document."""
 
     async def work(transaction: Transaction) -> None:
         document = await transaction.find_one("settings", {"_id": "one"})

@@ -1,4 +1,4 @@
-"""Key files: what mongod accepts, and what it refuses."""
+"""Key files that mongod accepts, and key files that it refuses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A running daemon with a file: SIGHUP, its pid file, and what it tells a service manager."""
+"""A running daemon with a file: SIGHUP, its pid file, and its notifications to a service manager."""
 
 import os
 import signal

@@ -15,7 +15,7 @@ WHO = "ShardingDDLCoordinator"
 
 
 class FakeConfigServers:
-    """Remembers what is written, and fails or is silent on demand."""
+    """Records writes, and fails or does not answer on demand."""
 
     def __init__(self) -> None:
         self.locks: list[list[tuple[str, int]]] = []

@@ -85,7 +85,7 @@ def test_metrics_are_served_on_addresses_of_their_own(tmp_path: Path, free: int,
 
 
 def is_open(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     try:
         socket.create_connection((host, port), 10).close()
     except ConnectionRefusedError:

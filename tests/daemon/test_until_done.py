@@ -19,7 +19,7 @@ class Step:
 
     Attributes:
         failures: the errors that are left.
-        reported: those that were reported, with the pause that follows.
+        reported: the reported errors, each with the pause that follows.
     """
 
     def __init__(self, *failures: Exception) -> None:

@@ -1,4 +1,4 @@
-"""To whom the session of a request belongs, in the forms that drivers and routers send and in others."""
+"""The owner of a request's session, in the forms that drivers and routers send and in others."""
 
 from typing import Any, Final
 

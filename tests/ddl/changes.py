@@ -1,7 +1,7 @@
-"""All kinds of changes of collections and databases: what they need, where they can wait, and what they leave behind.
+"""All kinds of changes of collections and databases: prerequisites, places where they can wait, and results.
 
-Each works on a database of its own in which ``things`` is sharded on ``key``, with chunks on both shards; clients write
-to it meanwhile, unless the change is one of the whole database.
+Each works on a database of its own in which ``things`` is sharded on ``key``, with chunks on both shards. Clients write
+to it during the change, unless the change concerns the whole database.
 """
 
 from abc import ABC, abstractmethod
@@ -48,7 +48,7 @@ class Change(ABC):
 
     @property
     def writers_db(self) -> str:
-        """The database of the collection to which clients write meanwhile."""
+        """The database of the collection to which clients write during the change."""
         return self.db
 
     def prepare(self, router: Client) -> None:  # noqa: B027 - most need nothing
@@ -333,7 +333,7 @@ class RenameUnsharded(Change):
 
 
 class RenameToOtherDatabase(Change):
-    """An unsharded collection over one of another database, to which its mongod copies it."""
+    """An unsharded collection renamed over one of another database, to which its mongod copies it."""
 
     name = "renameCollection (other database)"
     places = (*coordinator_at("renameCollection", BEGIN), mongod_at(LOWER, "renameCollection"))
@@ -434,7 +434,7 @@ class CreateIndexes(Change):
 
 
 class CreateIndexesInVain(Change):
-    """Two indexes of a sharded collection, of which one shard cannot build one."""
+    """Two indexes of a sharded collection, one of which cannot be built on one shard."""
 
     name = "createIndexes (in vain)"
     places = coordinator_at("createIndexes", "buildIndexes", "dropBuiltIndexes", END)

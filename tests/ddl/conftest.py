@@ -17,7 +17,7 @@ _numbers = count(1)
 
 @pytest.fixture
 def change(request: pytest.FixtureRequest, cluster: FaultCluster, stop: str) -> Iterator[Change]:
-    """The change of the test, with what it needs."""
+    """The change of the test, with its prerequisites."""
     change = STOPS[stop][0](f"ddl_{next(_numbers)}")
     router = cluster.router()
     router.admin.command("enableSharding", change.writers_db, primaryShard=LOWER)

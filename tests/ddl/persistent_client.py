@@ -84,7 +84,7 @@ class PersistentClient:
 
 @contextmanager
 def requesting(cluster: FaultCluster, change: Change) -> Iterator[PersistentClient]:
-    """Have a change made beside the block."""
+    """Request a change that runs during the block."""
     client = PersistentClient(cluster, change)
     client.start()
     try:

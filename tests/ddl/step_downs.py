@@ -1,4 +1,4 @@
-"""A change during which a primary is replaced, beside writers."""
+"""A change during which a primary is replaced, while clients write."""
 
 from tests.ddl.changes import STOPS, THINGS, Change
 from tests.ddl.outcome import check_outcome

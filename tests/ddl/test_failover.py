@@ -42,7 +42,7 @@ def test_step_down(cluster: FaultCluster, change: Change, stop: str, side: str) 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("stop", COORDINATED)
 def test_former_primary_sleeps(cluster: FaultCluster, change: Change, stop: str) -> None:
-    """The daemon of the former primary is paused until another one has finished the change, and then goes on."""
+    """The daemon of the former primary is paused until another one has finished the change, and then continues."""
     former = cluster.primary_index(LOWER)
     with writing(f"{change.writers_db}.{THINGS}", cluster.router_addresses) as writers:
         writers.wait_for_progress(60)
@@ -57,7 +57,7 @@ def test_former_primary_sleeps(cluster: FaultCluster, change: Change, stop: str)
 
 
 def wait_finished(cluster: FaultCluster, former: int) -> None:
-    """Wait until the next primary of the primary shard has finished what it has found."""
+    """Wait until the next primary of the primary shard has finished the changes that it recovered."""
     primary = cluster.primary_index(LOWER, other_than=former)
     config = cluster.client(f"{LOWER}.{primary}.mongod").config
     eventually(lambda: not list(config["system.sharding_ddl_coordinators"].find()), within=60, what="it is finished")
@@ -65,7 +65,7 @@ def wait_finished(cluster: FaultCluster, former: int) -> None:
 
 @contextmanager
 def asleep(cluster: FaultCluster, daemon: str, point: FailPoint) -> Iterator[None]:
-    """Pause a daemon during the block; on waking it finds the command to go on at the fail point."""
+    """Pause a daemon during the block; on waking it finds the fail point turned off."""
     turning_off = threading.Thread(target=point.turn_off, daemon=True)
     with cluster.paused(daemon):
         turning_off.start()

@@ -1,4 +1,4 @@
-"""The console that `up` starts beside a cluster."""
+"""The console that `up` starts alongside a cluster."""
 
 import re
 import urllib.request

@@ -1,4 +1,4 @@
-"""The description of a cluster: what it may say, and where its mistakes are."""
+"""The description of a cluster: valid contents, and the places of mistakes."""
 
 import json
 from pathlib import Path

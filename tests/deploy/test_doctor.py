@@ -33,7 +33,7 @@ OF_THIS_MACHINE = {"open-files", "huge-pages", "disk-full"}
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster of two shards, in which every test mends what it has broken."""
+    """A cluster of two shards, in which every test repairs the damage it has done."""
     with running_cluster(tmp_path_factory.mktemp("own"), "--auth") as running:
         yield running
 

@@ -58,7 +58,7 @@ HOST = Host(
 HEALTHY = Facts(
     (ROUTER, CONFIG, shard_daemon(0), shard_daemon(1), shard_daemon(2)), NOW, HOST, ("a.example.net:27017",)
 )
-"""Also shows what is no fault: a wildcard, a clock that is a tenth of a second off, a certificate with 90 days."""
+"""Facts that are not faults, too: a wildcard, a clock that is a tenth of a second off, a certificate with 90 days."""
 
 
 def with_server(index: int, **changes: Any) -> Facts:  # noqa: ANN401 - facts of all types

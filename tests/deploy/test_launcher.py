@@ -261,7 +261,7 @@ def check_metrics_of_workers(running: RunningCluster, workers: int) -> None:
 
 
 def answer_of(address: str) -> str | None:
-    """The body of an HTTP reply; None while nobody answers."""
+    """Return the body of an HTTP reply; None while no process answers."""
     try:
         with urlopen(address, timeout=10) as reply:
             return str(reply.read(), "utf-8")

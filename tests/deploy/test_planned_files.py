@@ -1,4 +1,4 @@
-"""`shardwright plan`: files that the programs accept, differences, and what is written."""
+"""`shardwright plan`: files that the programs accept, differences, and the written files."""
 
 from pathlib import Path
 from stat import S_IMODE

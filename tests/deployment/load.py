@@ -1,6 +1,6 @@
 """Writes through the routers with a driver's defaults until its standard input ends: ``load.py URI NAME``.
 
-It prints one line at the beginning, and at the end a JSON document with what was acknowledged and what failed.
+It prints one line at the beginning, and at the end a JSON document with acknowledged and failed writes.
 """
 
 import json

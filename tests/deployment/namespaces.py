@@ -77,7 +77,7 @@ class Host:
         environment: Mapping[str, str] | None = None,
         timeout: float = COMMAND_SECONDS_MAX,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script of the shell; what it printed, and its exit status."""
+        """Run a script of the shell; return its output and its exit status."""
         return subprocess.run(
             self.command("bash", "-e", "-c", script),
             input=stdin,

@@ -60,7 +60,7 @@ class Service:
             return None
 
     def start(self) -> None:
-        """Start it and what it requires, and wait until it is ready."""
+        """Start the unit and its requirements, and wait until it is ready."""
         if self.pid is not None:
             return
         for each in self.needs:

@@ -27,7 +27,7 @@ def client(routers: tuple[Client, Client]) -> Client:
 
 @pytest.fixture
 def other_client(routers: tuple[Client, Client]) -> Client:
-    """A client of the second router, which learns of the first one's changes only when necessary."""
+    """A client of the second router, which notices the first one's changes only when necessary."""
     return routers[1]
 
 

@@ -57,7 +57,7 @@ def admin(command: str, namespace: str = "c", **arguments: Any) -> Operation:  #
 
 
 def rename(source: str, target: str) -> Operation:
-    """A rename that replaces what has the new name."""
+    """A rename that replaces the collection with the new name."""
     return lambda client, db: client.admin.command(
         "renameCollection", f"{db}.{source}", to=f"{db}.{target}", dropTarget=True
     )

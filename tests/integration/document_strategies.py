@@ -33,7 +33,7 @@ FULL_DOCUMENTS: Final = st.lists(
     ),
     max_size=30,
 )
-"""Documents that lack no field: of one that is missing, an index that covers a query tells mongod that it is null."""
+"""Documents without missing fields: an index that covers a query makes a missing field look like null to mongod."""
 
 _key_numbers = st.integers(0, 30)
 _conditions = st.one_of(

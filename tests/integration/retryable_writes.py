@@ -43,14 +43,14 @@ class RetryingSession:
         return found
 
     def compare_in_transaction(self, command: Document, number: int, *, db: str | None = None) -> None:
-        """Run a command of a transaction, whose reply is that of the lone mongod but for the recovery token."""
+        """Run a command of a transaction; its reply must equal the lone mongod's except for the recovery token."""
         expected = self.on_mongod(command, number, db=db)
         found = self.run(command, number, db=db)
         assert "recoveryToken" in found, found
         assert {name: value for name, value in found.items() if name != "recoveryToken"} == expected, (found, expected)
 
     def compare(self, command: Document, number: int, *, router: int = 0) -> Document:
-        """The reply of a router, which is that of the lone mongod."""
+        """Return the reply of a router, which must equal the lone mongod's."""
         expected = self.on_mongod(command, number)
         found = self.run(command, number, router=router)
         assert found == expected, (found, expected)

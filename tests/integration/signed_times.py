@@ -30,6 +30,6 @@ def is_signed(reply: Document, keys: dict[int, SigningKey]) -> bool:
 
 
 def later(reply: Document, seconds: int = 60) -> Timestamp:
-    """A time after that of a reply."""
+    """Return a time after a reply's time."""
     time = time_in(reply)["clusterTime"]
     return Timestamp(time.time + seconds, 1)

@@ -1,1 +1,1 @@
-"""Our router in front of a genuine cluster, and our daemons beside genuine servers."""
+"""Our router in front of a genuine cluster, and our daemons compared with genuine servers."""

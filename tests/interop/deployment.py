@@ -1,4 +1,4 @@
-"""The servers of a cluster, genuine or ours, to which routers send commands, with a common interface.
+"""The servers of a cluster, genuine or ours, that receive routers' commands, with a common interface.
 
 Tests send the same internal commands to both kinds. Shards are numbered; 0 is the primary shard of databases.
 """

@@ -353,10 +353,10 @@ def test_decisions_about_chunks_that_are_too_large(both: Both, *, attempts: bool
 
 @pytest.mark.exhaustive
 def test_defragmentation(both: Both) -> None:
-    """Small chunks go to a neighbour, and what belongs together is merged, within zones.
+    """Small chunks go to a neighbour, and chunks that belong together are merged, within zones.
 
-    Of two small neighbours on different shards, which are left out, MongoDB moves that of the shard with more data,
-    ours the lower one.
+    Two small neighbours on different shards are left out: MongoDB moves the one of the shard with more data, ours the
+    lower one.
     """
 
     def ask(deployment: Deployment) -> list[Any]:
@@ -407,7 +407,7 @@ def both_by_count(mongod_binary: str, tmp_path: Path, own_inside: Deployment) ->
 def test_decisions_by_the_number_of_chunks(both_by_count: Both) -> None:
     """Whole chunks move, the first ones first; then a zone takes a chunk of one shard, and has one on the other.
 
-    If it took two, ours would even out the rest, for which MongoDB's ideal number is that of all chunks.
+    If it took two, ours would even out the rest, whereas MongoDB's ideal number counts all chunks.
     """
 
     def ask(deployment: Deployment) -> list[Any]:

@@ -138,7 +138,7 @@ def test_before_the_decision(clusters: list[Cluster], what: str) -> None:
 
 
 def test_commit_is_only_requested(clusters: list[Cluster]) -> None:
-    """The answer does not wait for what is being cloned."""
+    """The answer does not wait for the clone."""
     for cluster in clusters:
         with cluster.resharding_at(*cluster.cloning()) as outcome:
             assert cluster.send("Commit").end() == "ok", cluster.inside

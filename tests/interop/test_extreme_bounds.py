@@ -1,4 +1,4 @@
-"""Bounds of chunks that are nested deep or large, on a genuine cluster: what it refuses, ours may refuse, too."""
+"""Bounds of chunks that are nested deep or large, on a genuine cluster: ours may refuse whatever it refuses."""
 
 from typing import Any
 

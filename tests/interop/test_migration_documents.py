@@ -44,7 +44,7 @@ def database(both: Both) -> Iterator[None]:
 
 
 def filled_collection(deployment: Deployment, name: str) -> str:
-    """A collection with one chunk on the donor, with documents of which half will move."""
+    """A collection with one chunk on the donor; half of its documents will move."""
     namespace = f"{DB}.{name}"
     assert deployment.shard_collection(namespace, {"key": 1})["ok"]
     deployment.shards[DONOR][DB][name].insert_many([{"_id": n, "key": n} for n in range(DOCUMENTS)])

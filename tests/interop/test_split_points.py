@@ -1,4 +1,4 @@
-"""Split points of a genuine shard's ``autoSplitVector`` beside those that are found on a plain mongod."""
+"""Split points of a genuine shard's ``autoSplitVector`` compared with the ones found on a plain mongod."""
 
 from bisect import bisect_left
 from collections.abc import Iterator

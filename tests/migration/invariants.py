@@ -37,10 +37,10 @@ class Placement:
 
     @classmethod
     def of(cls, cluster: FaultCluster, namespace: str) -> "Placement":
-        """The placement of a collection, after checking its chunks.
+        """Read the placement of a collection, and check its chunks.
 
         Raises:
-            AssertionError: the chunks leave a gap or overlap, or their versions are not those that a move leaves.
+            AssertionError: the chunks leave a gap or overlap, or their versions do not fit a move.
         """
         router = cluster.router(1)
         entry = catalog_entry(router, namespace)

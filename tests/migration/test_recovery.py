@@ -57,7 +57,7 @@ def test_recipient_is_released_before_it_has_recovered(cluster: FaultCluster, na
 
 
 def test_recipient_whose_mongod_stops_while_it_is_released(cluster: FaultCluster, namespace: str) -> None:
-    """Its daemon is that of a secondary for a while, and then of a primary in the same term."""
+    """Its daemon is a secondary's for a while, and then a primary's in the same term."""
 
     def is_primary() -> bool:
         try:

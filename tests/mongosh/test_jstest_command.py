@@ -1,4 +1,4 @@
-"""The command `jstest`: how suites end, what is reported, and that nothing is left running."""
+"""The command `jstest`: the end of suites, their reports, and that nothing is left running."""
 
 import re
 import signal

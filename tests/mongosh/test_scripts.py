@@ -1,4 +1,4 @@
-"""Every scripted session of `mongosh_compat` runs to its end; what it expects stands in the script."""
+"""Every scripted session of `mongosh_compat` runs to its end; the scripts contain their expectations."""
 
 import pytest
 

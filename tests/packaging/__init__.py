@@ -1,1 +1,1 @@
-"""Tests of what packages install beside the programs."""
+"""Tests of the files that packages install besides the programs."""

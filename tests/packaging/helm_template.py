@@ -1,6 +1,6 @@
-"""Renders the chart: the part of Go's templates, of sprig and of Helm that it uses, because Helm is not at hand.
+"""Renders the chart with the used parts of Go's templates, sprig and Helm, because Helm is not available.
 
-Anything else is an error, so that the chart stays within what is tested here.
+Anything else is an error, so that the chart stays within the tested parts.
 """
 
 import json
@@ -29,8 +29,8 @@ class Node:
     Attributes:
         kind: text, print, set, if, with, range, define.
         text: the text, or the rest of the action.
-        body: what is inside.
-        otherwise: what is after its ``else``.
+        body: the parts inside.
+        otherwise: the parts after its ``else``.
     """
 
     kind: str

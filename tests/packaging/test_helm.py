@@ -1,4 +1,4 @@
-"""The Helm chart: what it makes is valid for Kubernetes, and agrees with the daemons and with itself."""
+"""The Helm chart: its output is valid for Kubernetes, and agrees with the daemons and with itself."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The two lock files: what the demo needs is a part of what developers need, in the same versions."""
+"""The two lock files: the demo's packages are a part of the developers' packages, in the same versions."""
 
 import re
 from pathlib import Path

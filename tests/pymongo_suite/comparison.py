@@ -26,7 +26,7 @@ class Comparison:
     def lost(self) -> list[str]:
         """The tests that pass on the replica set, and fail, are skipped or do not end on the cluster.
 
-        Except for those that are skipped because they are not meant for a sharded cluster.
+        Tests that are skipped because they are not meant for a sharded cluster do not count.
         """
         return [
             test
@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def unexpected(self) -> list[str]:
-        """The lost tests that are no exceptions."""
+        """The lost tests that are not exceptions."""
         return [test for test in self.lost if test not in self.excepted]
 
     @property

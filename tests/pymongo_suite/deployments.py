@@ -21,7 +21,7 @@ _SET: Final = "rs0"
 
 SUITE_USER: Final = "user"
 SUITE_PASSWORD: Final = "password"
-"""As whom the suite logs in, unless its environment says otherwise."""
+"""The password of the suite's user, unless its environment sets another."""
 
 
 def create_suite_user(root: Client) -> None:

@@ -1,4 +1,4 @@
-"""The files of the drivers' suites that are run: those that talk to a server."""
+"""The files of the drivers' suites that are run, because they need a server."""
 
 from typing import Final
 

@@ -21,7 +21,7 @@ _MongoClient: Final = pymongo.MongoClient
 
 
 def with_patience(options: Mapping[str, Any], *, speaks_tls: bool) -> dict[str, Any]:
-    """The options of a client with longer limits, unless what it tries is bound to fail.
+    """Return the options of a client with longer limits, unless its operation is bound to fail.
 
     Args:
         options: of the client, as the suite gives them.

@@ -134,7 +134,7 @@ def test_the_exceptions_are_of_files_that_are_run() -> None:
 
 
 def test_every_file_is_run_or_has_a_reason() -> None:
-    """Nothing is left out silently, and no reason is given for what is run or does not exist."""
+    """No file is left out silently, and no reason is given for a file that is run or does not exist."""
     files = {file for package in ("pymongo", "motor") for file in files_of(source_distribution(package) / "test")}
     reasons = {pattern: set(fnmatch.filter(files, pattern)) for pattern in read_files_not_run()}
     not_run = set().union(*reasons.values())

@@ -44,7 +44,7 @@ class Load:
         """Check the collection after an operation.
 
         Args:
-            error: what its caller was told; a connection that broke tells nothing.
+            error: the error of the operation; after a broken connection the outcome is unknown.
             allowed: codes of errors that it may get.
 
         Raises:

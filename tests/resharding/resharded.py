@@ -1,4 +1,4 @@
-"""Collections to be resharded, writers beside it, and what must hold afterwards."""
+"""Collections to be resharded, concurrent writers, and the conditions that must hold afterwards."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Shards of three members whose primaries change while a collection is resharded, beside writers."""
+"""Shards of three members whose primaries change while a collection is resharded and clients write."""
 
 from collections.abc import Iterator
 from typing import Final

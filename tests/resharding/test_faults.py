@@ -1,4 +1,4 @@
-"""A resharding is stopped in each of its states, and a process is killed there, beside writers.
+"""A resharding is stopped in each of its states, and a process is killed there, while clients write.
 
 Whatever the outcome: every acknowledged write is there once, a change stream shows exactly the writes, and nothing is
 left of the operation.

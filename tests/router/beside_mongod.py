@@ -1,4 +1,4 @@
-"""Commands whose replies are compared with those of a mongod; the fixtures are in `tests.router.conftest`."""
+"""Commands whose replies are compared with a mongod's; the fixtures are in `tests.router.conftest`."""
 
 from typing import Any, Final
 

@@ -1,6 +1,6 @@
-"""The commands of mongos 6.0 as data: those that it runs, those that it only refuses, and those that it does not have.
+"""The commands of mongos 6.0 as data: commands that it runs, commands that it only refuses, and missing ones.
 
-From the reference of mongos 6.0 that the router is built by, which is itself from MongoDB's sources and tests.
+The source is the reference of mongos 6.0 from which the router is built, itself from MongoDB's sources and tests.
 """
 
 from typing import Final

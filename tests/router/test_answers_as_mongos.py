@@ -108,7 +108,7 @@ def test_indexes_of_all_kinds_on_all_shards(cluster: RunningCluster, router: Cli
 @pytest.mark.parametrize("on", ["k", "_id"])
 @pytest.mark.parametrize("matched", ["fail", "replace"])
 def test_results_of_merge_that_exist(router: Client, plain: Client, matched: str, on: str, result: Command) -> None:
-    """The text says whether it is the fields of ``on`` that are those of another document."""
+    """The text says whether the fields of ``on`` belong to another document."""
     target = "by_id" if on == "_id" else "by_k"
     router.admin.command("shardCollection", f"{DB}.{target}", key={on: 1}, unique=True)
     if on == "k":

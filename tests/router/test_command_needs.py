@@ -1,4 +1,4 @@
-"""The table of what commands need, row by row."""
+"""The table of commands' required privileges, row by row."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rare commands on a cluster: the router's replies beside a mongod's, and what they do on the shards."""
+"""Rare commands on a cluster: the router's replies compared with a mongod's, and their effects on the shards."""
 
 from hashlib import md5
 from typing import Any, Final

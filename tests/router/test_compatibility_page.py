@@ -31,7 +31,7 @@ def test_every_command_of_the_router_is_on_the_page() -> None:
 
 
 def test_every_alias_is_on_the_page() -> None:
-    """Except for those that differ from a name on the page only in case, such as ``isMaster`` and ``ismaster``."""
+    """Aliases that differ from a name on the page in case only, such as ``isMaster`` and ``ismaster``, are exempt."""
     named = {name.lower() for names, state in rows() if state != "no" for name in names}
     assert {name.lower() for name in SPELLINGS} <= named
 
@@ -52,7 +52,7 @@ def test_what_the_page_says_is_missing_is_missing() -> None:
 
 
 def test_the_router_has_the_commands_of_mongos() -> None:
-    """All of them, and no others but those that were added on purpose."""
+    """All of them, and no others except intentional additions."""
     spellings = {name.lower() for name in RUN | REFUSED.keys() | ADDED.keys()}
     assert {name.lower() for name in SPELLINGS} == spellings
     assert (RUN | REFUSED.keys() | ADDED.keys()) <= SPELLINGS

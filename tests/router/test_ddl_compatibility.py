@@ -1,7 +1,7 @@
 """DDL and listing commands through the router and on a plain mongod.
 
 Where mongos answers as mongod does, both replies are compared. Where it does not, the reply of the router is compared
-with what mongos 6.0 gives.
+with mongos 6.0's.
 """
 
 from collections.abc import Iterator

@@ -160,7 +160,7 @@ def test_inline_results_have_to_fit_into_a_reply(router: Client, database: str) 
 
 
 def explained(client: Client, database: str, command: Command) -> Any:  # noqa: ANN401 - a part of a reply
-    """The error of an explanation, or what it shows of the command."""
+    """Return the error of an explanation, or its part about the command."""
     whole = {"mapReduce": "c", "map": MAP, "reduce": REDUCE, "out": INLINE} | command
     whole = {name: value for name, value in whole.items() if value is not MISSING}
     reply = client[database].command({"explain": whole, "verbosity": "queryPlanner"}, check=False)

@@ -1,4 +1,4 @@
-"""Users who log in although there is no access control: answered as by a mongod, and allowed no less than others."""
+"""Users who log in although there is no access control: answered as by a mongod, with no fewer rights than others."""
 
 from collections.abc import Iterator
 from typing import Any, Final

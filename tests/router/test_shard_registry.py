@@ -29,7 +29,7 @@ class FakeCatalog:
 
     Attributes:
         entries: the entries.
-        times: as of which the entries were read.
+        times: times of the reads of the entries.
     """
 
     def __init__(self, pools: ConnectionPools, hosts: dict[str, str]) -> None:

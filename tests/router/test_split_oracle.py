@@ -1,7 +1,7 @@
 """Pipelines are split as MongoDB's own router code splits them.
 
-A genuine shard server carries the code of mongos as ``clusterAggregate``, whose ``explain`` shows the parts. They are
-compared by what a stage is and where it runs; the genuine parts are optimised, ours are as they were written.
+A genuine shard server carries the code of mongos as ``clusterAggregate``, whose ``explain`` shows the parts. Stages are
+compared by kind and place. The genuine parts are optimised; ours are as they were written.
 """
 
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ MOVED: list[Stages] = [
     [TEXT, BY_SCORE, GROUP],
     [TEXT, BY_SCORE, {"$limit": 2}, {"$group": {"_id": {"$meta": "textScore"}}}],
 ]
-"""Pipelines of which a condition, a sort or a limit is moved, or is not."""
+"""Pipelines with a condition, a sort or a limit that is moved, or is not."""
 
 RETURNED: list[Stages] = [
     [{"$limit": 5}, GROUP],
@@ -199,7 +199,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any part of a stage
 
 
 def shape(stages: Stages) -> list[str]:
-    """The names of the stages, the way mongod writes them, without what it adds or leaves out to save work."""
+    """Return the names of the stages, in mongod's form, without its optimizations."""
     names: list[str] = []
     for stage in stages:
         [(name, specification)] = stage.items()

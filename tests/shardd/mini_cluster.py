@@ -1,6 +1,6 @@
 """A config server and shards without a router: the surroundings of a shard daemon, where the test is the router.
 
-Its logs are kept, its data are not: those of all clusters of a run would be tens of gigabytes.
+Its logs are kept, but not its data: the data of all clusters of a run would be tens of gigabytes.
 """
 
 import shutil

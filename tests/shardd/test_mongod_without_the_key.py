@@ -1,4 +1,4 @@
-"""A daemon with the key of a cluster before a mongod without access control, which takes everyone for anyone."""
+"""A daemon with the key of a cluster in front of a mongod without access control, which accepts any client."""
 
 import json
 import subprocess

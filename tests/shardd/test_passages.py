@@ -199,7 +199,7 @@ class TestServed:
         assert document["n"] == 1 + LEARNING
 
     def test_a_session_with_writes_on_another_shard(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
-        """Only the newest one of them, and what is older, can have been executed there."""
+        """Only the newest write, and older ones, can have been executed there."""
         mine, other = b"m" * 16, b"o" * 16
         with connected(mini, "sh0") as connection:
             assert _write_in(connection, learned, "sh0", mine, 5)["n"] == 1

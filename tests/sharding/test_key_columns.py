@@ -1,4 +1,4 @@
-"""The keys of a column are those of its values."""
+"""The keys of a column equal the keys of its values."""
 
 from struct import Struct
 

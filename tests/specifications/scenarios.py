@@ -1,4 +1,4 @@
-"""Finding the specifications' test files, and those that are about deployments which this product does not have."""
+"""The specifications' test files, and the files about deployments that this product does not have."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -46,7 +46,7 @@ def genuine(mongod_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster of these tests alone: each of them drops all databases, with those that other tests keep filled."""
+    """A cluster for these tests alone, because each of them drops all databases, including other tests' filled ones."""
     with running_cluster(tmp_path_factory.mktemp("first"), "--routers", "2", "--orphan-cleanup-delay", "0") as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""States of the target while it follows, compared with what is true of every state of the source."""
+"""States of the target while it follows, compared with the invariants of every state of the source."""
 
 import json
 import random
@@ -47,7 +47,7 @@ def read_at(client: Client, moment: Timestamp) -> dict[str, list[bytes]]:
 
 
 def check_invariants(state: dict[str, list[bytes]]) -> None:
-    """Check what is true of every state of the source."""
+    """Check the invariants of every state of the source."""
     decoded = {name: [dict(RawBSONDocument(each)) for each in state[name]] for name in ("accounts", *COUNTED)}
     assert sum(each["balance"] for each in decoded["accounts"]) == TOTAL
     first, second = [{each["_id"]: each["n"] for each in decoded[name]} for name in COUNTED]

@@ -48,7 +48,7 @@ def small_target(mongod_binary: str, small_disk: Path) -> Iterator[RestartableSe
 
 
 def fill(disk: Path) -> Path:
-    """Leave no room on a disk, to which others write, too; returns the file that takes it."""
+    """Fill a disk that other processes write to, too; return the file that takes the space."""
     filler = disk / FILLER
     with filler.open("wb", buffering=0) as file:
         while True:

@@ -28,7 +28,7 @@ _BLOCK: Final = re.compile(r"^```sh\n# in (?P<where>.+)\n(?P<text>(?:.*\n)*?)^``
 
 
 class Shop:
-    """An application that adds orders, at the source until it is told where else.
+    """An application that adds orders, at the source until it is switched.
 
     Attributes:
         acknowledged: the ids of its orders.
@@ -103,7 +103,7 @@ class Terminal:
 
     @contextmanager
     def running(self, command: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
-        """A command in a terminal of its own, with the file that has what it prints."""
+        """Run a command in a terminal of its own, with the file of its output."""
         output = self.directory / "terminal"
         with output.open("w") as file:
             process = subprocess.Popen(

@@ -21,7 +21,7 @@ def wait_equal(ends: Ends, process: SyncProcess) -> None:
 
 @pytest.mark.matrix(share=0.1)
 def test_copy_and_follow_under_a_workload(every_ends: Ends) -> None:
-    """At random moments the target is a state of the source, and in the end they are equal."""
+    """At random moments the target equals a state of the source, and at the end they are equal."""
     ends = every_ends
     prepare(ends.source)
     with writing(ends.source, seed=1) as workload, ends.syncing() as process:

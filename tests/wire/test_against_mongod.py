@@ -1,4 +1,4 @@
-"""Our server's replies, compared with those of a real mongod to the same bytes."""
+"""Our server's replies, compared with a real mongod's replies to the same bytes."""
 
 from collections.abc import Callable
 from struct import unpack_from

@@ -20,7 +20,7 @@ def command(fields: dict[str, Any], *, name: str = "find", db: str = "shop") -> 
 
 
 def learned(body: bytes) -> CommandLayouts:
-    """Layouts that include that of a command, which was seen often enough."""
+    """Return layouts that include a command's, after it was seen often enough."""
     found = CommandLayouts()
     fields = index(body)
     for _ in range(2):

@@ -1,9 +1,9 @@
-"""Histories of transactions that read lists and append to them, and what single reads show to be wrong.
+"""Histories of transactions that read lists and append to them, and the anomalies that single reads reveal.
 
 Every value is appended at most once, so a list shows the order in which its appends were committed, and a read shows
-exactly which of them its transaction saw. The names of the anomalies are those of Adya's thesis (*Weak Consistency*,
-1999) and of K. Kingsbury and P. Alvaro, *Elle: Inferring Isolation Anomalies from Experimental Observations* (PVLDB 14
-(3), 2020), whose inference from lists these checkers follow.
+exactly which of them its transaction saw. The anomalies have their names from Adya's thesis (*Weak Consistency*, 1999)
+and from K. Kingsbury and P. Alvaro, *Elle: Inferring Isolation Anomalies from Experimental Observations* (PVLDB 14 (3),
+2020), whose inference from lists these checkers follow.
 """
 
 from collections import Counter

@@ -35,10 +35,10 @@ class Dependency:
 def dependencies(
     transactions: Iterable[Transaction], orders: Mapping[str, Sequence[int]], writers: Writers
 ) -> list[Dependency]:
-    """All dependencies between different transactions.
+    """Return all dependencies between different transactions.
 
     Args:
-        transactions: those that were certainly committed.
+        transactions: the certainly committed ones.
         orders: the order of the appends to each list.
         writers: of all values in the orders.
     """

@@ -25,7 +25,7 @@ class Violation:
 
     Attributes:
         initial: the states that the object may have been in before the first of `operations`.
-        operations: those that matter, by their start.
+        operations: the relevant operations, by their start.
     """
 
     initial: frozenset[State]
@@ -78,7 +78,7 @@ def _final_states(ordered: Sequence[Operation], model: Model, initial: frozenset
 
 
 def _next(ordered: Sequence[Operation], done: int) -> list[int]:
-    """Operations that may come next: none of those left has ended before they began. Answered ones come first."""
+    """Return operations that may come next: no remaining one has ended before they began. Answered ones come first."""
     candidates: list[int] = []
     first_end = UNKNOWN
     # The lowest zero bit: everything before it is done.

@@ -28,6 +28,6 @@ def check_registers(operations: Mapping[str, Sequence[Operation]], initial: Stat
 
 
 def _without_unseen(operations: Sequence[Operation]) -> list[Operation]:
-    """Remove unanswered operations whose values nobody saw: they explain nothing and slow the search down."""
+    """Remove unanswered operations whose values were never read: they explain nothing and slow the search down."""
     seen = {operation.result for operation in operations if operation.is_known and operation.kind != "write"}
     return [operation for operation in operations if operation.is_known or operation.argument in seen]

@@ -154,7 +154,7 @@ class Database:
     """A database with snapshot isolation, as simple as possible.
 
     Attributes:
-        is_checking: whether a commit fails if somebody else has appended to the same list since the transaction began.
+        is_checking: whether a commit fails if another transaction has appended to the same list since this one began.
     """
 
     def __init__(self, *, is_checking: bool = True) -> None:

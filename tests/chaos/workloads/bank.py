@@ -1,4 +1,4 @@
-"""A bank: transfers between accounts in transactions, and reads of all accounts, of which each sees the same total."""
+"""A bank: transfers between accounts in transactions, and reads of all accounts, each of which sees the same total."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -43,7 +43,7 @@ class Bank(Workload):
             client.random.choice([self._read_in_transaction, self._read_outside, self._sum_outside])(client)
 
     def check(self) -> list[str]:
-        """The last balances are those that the ledger explains, and the ledger has what clients were told."""
+        """Check that the ledger explains the last balances, and contains every acknowledged transfer."""
         end_transactions(self.stage)
         anomalies = self.check_last_state()
         documents = {each["_id"]: each for each in self.stage.collections[ACCOUNTS_WORLD.name].find()}

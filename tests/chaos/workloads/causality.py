@@ -15,7 +15,7 @@ MODES: Final = ("primary", "primaryPreferred", "secondary", "secondaryPreferred"
 
 @dataclass
 class CausalSession:
-    """A session, and how far it has come.
+    """A session with its progress.
 
     Attributes:
         time: the operation time after which it reads.

@@ -1,7 +1,7 @@
 """Collections that are dropped, created again, sharded by another key, and dropped with their database.
 
-A collection is a set of what was inserted since it was dropped last: an acknowledged insert survives until the next
-drop, and nothing of before a drop is seen after it.
+A collection is a set of the values inserted since its last drop. An acknowledged insert survives until the next drop,
+and nothing from before a drop is seen after it.
 """
 
 from typing import Final

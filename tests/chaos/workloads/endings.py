@@ -9,7 +9,7 @@ from tests.migration.invariants import Placement, check_collection, check_visibl
 
 
 def check_documents(stage: Stage, world: World, documents: Mapping[str, Document]) -> list[str]:
-    """Each router shows exactly these documents, also by their keys, and each shard stores those that it owns."""
+    """Check that each router shows exactly these documents, also by their keys, and each shard stores its own."""
     namespace = f"{stage.database}.{world.name}"
     try:
         check_visible(stage.cluster, namespace, documents)

@@ -1,4 +1,4 @@
-"""``createIndexes``, ``dropIndexes`` and ``collMod`` during moves: in the end all shards have the same definitions."""
+"""``createIndexes``, ``dropIndexes`` and ``collMod`` during moves: at the end all shards have the same definitions."""
 
 from typing import Final
 

@@ -38,7 +38,7 @@ class Merges(Workload):
             self._read(client)
 
     def check(self) -> list[str]:
-        """Every read, and a last one, shows what was merged; each document is found by its ``_id``."""
+        """Check that every read, and a last one, shows the merged documents; each document is found by its ``_id``."""
         target = self.stage.collections[TARGET.name]
         with self.stage.recorder.attempt(0, "read", "target") as attempt:
             attempt.answer([document["_id"] for document in target.find()])

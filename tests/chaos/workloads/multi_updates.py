@@ -26,7 +26,7 @@ class MultiUpdates(Workload):
         self._documents: dict[str, dict[str, Document]] = {world.name: {} for world in WORLDS}
 
     def set_up(self) -> None:
-        """Insert the documents, every third of which is matched by nothing."""
+        """Insert the documents; every third one is never matched."""
         self.stage.create(*WORLDS)
         client = StageClient(self.stage, 0, self.stage.seed)
         for world in WORLDS:
@@ -51,7 +51,7 @@ class MultiUpdates(Workload):
             assert reply["n"] <= 2 * DOCUMENTS, f"{query} matched {reply['n']} of {DOCUMENTS} documents"
 
     def check(self) -> list[str]:
-        """All documents are there; those that nothing matched are as they were."""
+        """Check that all documents are there, and the unmatched ones are unchanged."""
         anomalies = []
         for world in WORLDS:
             inserted = self._documents[world.name]

@@ -61,7 +61,7 @@ class Outs(Workload):
 
 
 def _value(documents: list[dict[str, int]]) -> object:
-    """The one value of all documents; what is wrong if there is none, which no write writes."""
+    """Return the one value of all documents; without a single one, return the fault, which is never a written value."""
     values = {document["value"] for document in documents}
     if len(values) == 1 and sorted(document["_id"] for document in documents) == list(range(DOCUMENTS)):
         return values.pop()

@@ -155,7 +155,7 @@ class SlowScans(Scans):
         return client.random.choice([60, 110])
 
     def check_end(self, client: StageClient) -> None:
-        """Moves are no reason."""
+        """Check that no scan ended because of a move."""
         refusal = client.refusal or {}
         is_killed = refusal.get("code") == _QUERY_PLAN_KILLED and refusal["errmsg"] != _ROLLED_BACK
         assert not is_killed, f"a scan was ended because a chunk moved: {refusal['errmsg']}"

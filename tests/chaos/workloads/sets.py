@@ -36,7 +36,7 @@ class Sets(Workload):
         client.random.choice([self._add, self._add, self._remove, self._read])(client, world)
 
     def check(self) -> list[str]:
-        """Every read was right, and what is stored is what is left."""
+        """Check every read, and the stored elements at the end."""
         anomalies = [
             f"set {key}: {anomaly}"
             for key, operations in self.stage.recorder.by_key().items()

@@ -1,7 +1,7 @@
 """Collections that are sharded, refined, renamed over each other, moved and dropped, compared with a model of them.
 
-The first client makes the changes and writes to what it changes, so it knows what is in each collection; it repeats a
-change until it has been made. The others write to a collection of the same database that stays as it is.
+The first client makes the changes and writes to the changed collections, so it knows their contents. It repeats a
+change until it has been made. The others write to a collection of the same database that stays unchanged.
 """
 
 import time
@@ -161,7 +161,7 @@ class Shapes(Workload):
         return not unanswered
 
     def _settle(self, client: StageClient, names: list[str], *, is_sure: bool) -> None:
-        """If a change may be executed once more, compare what it has changed now, and use other names from now on."""
+        """If a change may be executed once more, compare the changed collections now; use other names from now on."""
         if is_sure:
             return
         for name in names:

@@ -20,8 +20,8 @@ class FakePool:
     """Connections to a mongod.
 
     Attributes:
-        failure: what its answer is instead of success.
-        commands: what it was asked.
+        failure: its answer instead of success.
+        commands: the received commands.
     """
 
     def __init__(self, failure: Exception | None) -> None:

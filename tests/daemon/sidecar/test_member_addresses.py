@@ -1,4 +1,4 @@
-"""The addresses of daemons in place of those of mongods."""
+"""The addresses of daemons in place of their mongods' addresses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Wrong set-ups say within seconds what is wrong and what to do, in the log and to the client."""
+"""Wrong set-ups report fault and remedy within seconds, in the log and to the client."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A long reply of the mongod for which there is no room."""
+"""A long reply of the mongod that exceeds the available memory."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast

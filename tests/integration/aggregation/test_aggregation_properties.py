@@ -97,7 +97,7 @@ def answer(collection: Collection[Document], pipeline: list[Document], options: 
 
 
 def _comparable(value: Any, is_ordered: bool, name: str = "") -> Any:  # noqa: ANN401 - any value
-    """A value with what has no definite order in one."""
+    """Return a value with everything unordered brought into a definite order."""
     if isinstance(value, dict):
         fields = {field: _comparable(each, is_ordered, field) for field, each in value.items()}
         return fields if is_ordered else dict(sorted(fields.items()))

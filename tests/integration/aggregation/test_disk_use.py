@@ -35,9 +35,9 @@ PIPELINES: Final[dict[str, tuple[list[Document], int]]] = {
     "sorted behind a join": ([LOOKUP, {"$addFields": {"n": {"$size": "$j"}}}, {"$sort": {"n": 1, "key": 1}}, SIZE], 0),
     "in a facet behind a join": ([LOOKUP, {"$facet": {"n": [GROUP, {"$count": "n"}]}}], 0),
 }
-"""Pipelines, and how many of their commands tell the profiler that they have spilled.
+"""Pipelines, with the number of their commands that report spilling to the profiler.
 
-Partial groups do not, and what is behind a join is on no collection, which is nowhere profiled.
+Partial groups do not report it. Stages after a join run on no collection, so they are not profiled anywhere.
 """
 
 

@@ -1,4 +1,4 @@
-"""``explain`` shows the shards to which an operation is sent."""
+"""The shards of an operation, as shown by ``explain``."""
 
 import pytest
 from pymongo.database import Database

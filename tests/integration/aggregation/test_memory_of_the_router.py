@@ -1,4 +1,4 @@
-"""Results stream through the router, of which it holds a part; what it would have to hold whole has a limit."""
+"""Results stream through the router, which holds only a part of them; results that it must hold whole have a limit."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,7 +15,7 @@ MEGABYTE: Final = "x" * 1_000_000
 COUNT: Final = 110
 """Megabytes in the sharded collection: more than a stage may hold."""
 GROWTH_MAX: Final = 128 << 20
-"""A part of what passes through: batches of 16 MB from both shards, as they come and as they are sent."""
+"""A part of the data that passes through: batches of 16 MB from both shards, as received and as sent."""
 
 EQUAL: Final[Document] = {"localField": "g", "foreignField": "g"}
 LOOKUP: Final[Document] = {"$lookup": {"from": "huge", **EQUAL, "as": "r"}}

@@ -1,4 +1,4 @@
-"""``$merge`` into a sharded collection as a router or shard dies: what is written is right, and can be completed."""
+"""``$merge`` into a sharded collection while a router or shard dies: the writes are right, and can be completed."""
 
 import threading
 from contextlib import suppress

@@ -97,7 +97,7 @@ def check_options(leg: Document, options: Document) -> None:
 
 
 def check_legs(legs: list[Document], options: Document) -> None:
-    """All commands have the options, those that read a collection the read concern, and the first ones the hint."""
+    """Check that all commands have the options, reads of a collection the read concern, and the first ones the hint."""
     for leg in legs:
         check_options(leg, options)
         # What joins documents that are handed to it reads no collection.

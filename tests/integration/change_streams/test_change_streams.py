@@ -128,7 +128,7 @@ def test_resuming_with_another_router(placed: Documents, other_client: Client, w
 
 
 def test_a_stream_begins_after_what_another_router_has_acknowledged(placed: Documents, other_client: Client) -> None:
-    """Drivers do not tell every router the times that others have told them."""
+    """Drivers need not gossip the times of one router to another."""
     elsewhere = other_client[placed.database.name][placed.name]
     for round_number in range(10):
         insert(placed, *(key + 10 * round_number for key in BOTH))

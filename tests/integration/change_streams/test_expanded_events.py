@@ -1,4 +1,4 @@
-"""Change streams with ``showExpandedEvents``: what is done to collections, indexes and options."""
+"""Change streams with ``showExpandedEvents``: changes of collections, indexes and options."""
 
 from typing import Any, Final
 

@@ -1,6 +1,6 @@
-"""One collection after the other changes its shape, and a router that is never told goes on writing to all of them.
+"""One collection after the other changes its shape, and a router without notification continues to write to all.
 
-All collections are created and used first, so that the second router has learned of each of them before it changes.
+All collections are created and used first, so that the second router has cached each of them before it changes.
 """
 
 from itertools import cycle

@@ -15,7 +15,7 @@ from tests.integration.sharded import UPPER, Document, Documents
 from tests.local_cluster import Client, RunningCluster
 
 NAME = "QQ"
-"""Stands for two bytes that are no character."""
+"""Stands for two bytes that are not a character."""
 
 REPLACED = "\ufffd\ufffd"
 
@@ -27,7 +27,7 @@ def raw(cluster: RunningCluster) -> Iterator[RawClient]:
 
 
 def ask(client: RawClient, command: Document, db: str) -> Document:
-    """The reply to a command in which `NAME` is no character."""
+    """Return the reply to a command in which `NAME` is replaced by bytes that are not a character."""
     body = bson.encode({**command, "$db": db}).replace(NAME.encode(), b"\xff\xfe")
     client.send(op_msg(body, request_id=1))
     return decode_document(client.receive()[21:])

@@ -14,7 +14,7 @@ SECONDS_MAX = 180.0
 
 
 def run_node(script: str, *arguments: str) -> str:
-    """Run a script to its end and return what it printed."""
+    """Run a script to its end and return its output."""
     completed = subprocess.run(
         ["node", "--unhandled-rejections=strict", str(SCRIPTS / script), *arguments],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""Retryable writes that wait between the refusal by a shard and the transaction that moves the document instead.
+"""Retryable writes paused between the refusal by a shard and the transaction that moves the document instead.
 
-Meanwhile the history of the old key may move, and the same write may be executed through another router. However it is
-sent, the write takes effect once, and every reply is that of a lone mongod.
+In the meantime the history of the old key may move, and the same write may be executed through another router. In any
+case the write takes effect once, and every reply equals a lone mongod's.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def moved_to_lower(session: RetryingSession, placed: Documents, command: Documen
 
 
 def move(session: RetryingSession, placed: Documents, shard: str) -> None:
-    """Move the range of the key by which the write is routed; the router with the paused write does not know of it."""
+    """Move the range of the key by which the write is routed; the router with the paused write has not refreshed."""
     moved = session.routers[OTHER].command({"moveChunk": placed.full_name, "find": {"key": LOW}, "to": shard})
     assert moved["ok"], moved
 
@@ -84,7 +84,7 @@ WRITES = ("upsert", "findAndModify, upsert, new", "operators", "findAndModify")
 def test_a_retry_is_answered_once_the_document_is_where_it_belongs(
     cluster: RunningCluster, session: RetryingSession, placed: Documents, name: str, is_moved: bool
 ) -> None:
-    """Wherever it goes: a range does not move until the commits of which it takes the history along are over."""
+    """The range does not move until cross-shard commits whose session history moves with it are over."""
     command, data = COMMANDS[name], {"failCommands": ["commitTransaction"], "failInternalCommands": True}
     with ThreadPoolExecutor(1) as pool, cluster.direct("shard1.0.mongod") as upper:
         slow = {**data, "blockConnection": True, "blockTimeMS": 3000}

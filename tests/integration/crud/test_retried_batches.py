@@ -1,6 +1,6 @@
 """Retryable writes whose statements are on several shards: sent again, each takes effect once, as the reply shows.
 
-Expected replies are those of a lone mongod that executes the same commands.
+The expected replies come from a lone mongod that executes the same commands.
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ YEAR_287396 = 9_007_199_254_740_992
 
 
 def raw(number: int) -> RawBSONDocument:
-    """A document with such values, which differ from those of all others."""
+    """Return a document with such values, different from all others."""
     text = BROKEN + bytes([65 + number])
     fields = b"\x10_id\0%s\x10key\0%s\x02s\0%s%s\0\x09d\0%s" % (
         struct.pack("<i", number),

@@ -78,7 +78,7 @@ def test_exhaust_without_a_wait_is_a_single_reply(cluster: RunningCluster) -> No
 @pytest.mark.parametrize("name", ["router.0", "config.0.mongod"])
 @pytest.mark.parametrize("asked", ["hello", "isMaster"])
 def test_a_fail_point_ends_the_stream(cluster: RunningCluster, name: str, asked: str) -> None:
-    """As if the next reply were that of a new command; and of no other name, nor of another client."""
+    """The next reply is a new command's. Other commands and other clients are not affected."""
     metadata = {
         "application": {"name": f"fails {asked}"},
         "driver": {"name": "tests", "version": "1"},

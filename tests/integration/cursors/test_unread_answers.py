@@ -25,7 +25,7 @@ def filled(client: Client, database: Database[Document]) -> Database[Document]:
 
 @pytest.fixture(params=["asked ahead", "first batch of one shard", "first batch of both"])
 def slow(cluster: RunningCluster, filled: Database[Document], request: pytest.FixtureRequest) -> Iterator[RawClient]:
-    """A client whose router or shard has an answer that nobody reads."""
+    """A client whose router or shard has an unread answer."""
     with raw_client(cluster.address("router.0")) as slow:
         if request.param == "asked ahead":
             opened = slow.command({"find": "ranged", "batchSize": 101}, db=filled.name)

@@ -21,7 +21,7 @@ _NOT_BEGUN: Final = "hangCreateIndexesBeforeStartingIndexBuild"
 
 
 def names(mongod: Client, collection: Documents) -> set[str]:
-    """The names of the indexes on one shard, also of those that are being built."""
+    """Return the names of the indexes on one shard, including unfinished ones."""
     return set(mongod[collection.database.name][collection.name].index_information())
 
 

@@ -1,6 +1,6 @@
 """Two DDL operations on one collection, started at once through two routers: each waits, joins, or is refused.
 
-Afterwards the documents are there that those which succeeded have left, and the catalog and the shards agree.
+Afterwards the documents are the result of the successful operations, and the catalog and the shards agree.
 """
 
 from concurrent.futures import ThreadPoolExecutor

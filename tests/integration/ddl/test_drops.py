@@ -66,7 +66,7 @@ def test_collection_dropped_while_routers_write_can_be_sharded_again(
 def test_a_database_is_dropped_with_collections_that_cannot_be_dropped_alone(
     cluster: RunningCluster, database: Database[Document], lower_mongod: Client, upper_mongod: Client
 ) -> None:
-    """As that of users, which a restored dump may have."""
+    """Such as the collection of users, which a restored dump may have."""
     for name in ("system.users", "ordinary"):
         database[name].insert_one({})
     with cluster.direct("router.0", socketTimeoutMS=SECONDS_MAX * 1000) as impatient:

@@ -1,4 +1,4 @@
-"""Changes of the granularity of sharded time-series collections, beside routers that know the former one."""
+"""Changes of the granularity of sharded time-series collections, with routers that have cached the former one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +82,7 @@ def test_routers_that_nobody_told(series: Documents, other_client: Client) -> No
 
 
 def test_a_read_that_has_resolved_the_view_before(series: Documents, other_client: Client) -> None:
-    """The span in a pipeline of a client, as in one of a router that is late, gives way to that of the catalog."""
+    """The span in a client's pipeline, or in a stale router's, gives way to the catalog's."""
     change(series, "hours")
     series.insert_one({"at": at(20.5 * HOUR), "sensor": 1, "value": 205})
     buckets = other_client[series.database.name]["system.buckets.series"]
@@ -128,7 +128,7 @@ def test_only_for_time_series_collections(series: Documents) -> None:
 
 @contextmanager
 def writing(*collections: Documents) -> Iterator[list[int]]:
-    """Insert measurements through all of these beside the block; the numbers of those that were acknowledged."""
+    """Insert measurements through all of these during the block; return the numbers of the acknowledged ones."""
     acknowledged: list[int] = []
     stop = Event()
 

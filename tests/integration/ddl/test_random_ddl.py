@@ -1,4 +1,4 @@
-"""Random changes of collections beside random writes, moves and balancing, compared with a model of the collections.
+"""Random changes of collections during random writes, moves and balancing, compared with a model of the collections.
 
 One task makes the changes; others write to the same collections, move chunks and change zones, and the balancer runs.
 Afterwards every document is where the model says, each collection has its key, indexes and options, and

@@ -1,4 +1,4 @@
-"""Collections whose shape changes while two routers write to them and read them: nobody notices."""
+"""Collections whose shape changes while two routers write to them and read them, without effect on the clients."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

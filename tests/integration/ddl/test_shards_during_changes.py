@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Set]:
-    """A set that is no shard, and that none was."""
+    """A replica set that is not a shard and never was one."""
     with replica_set(tmp_path_factory.mktemp("third")) as running:
         yield running
 

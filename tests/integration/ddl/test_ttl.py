@@ -1,4 +1,4 @@
-"""TTL indexes of sharded collections: each shard's mongod deletes what has expired there."""
+"""TTL indexes of sharded collections: each shard's mongod deletes its own expired documents."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

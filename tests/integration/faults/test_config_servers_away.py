@@ -171,7 +171,7 @@ def away(cluster: FaultCluster, fault: str) -> Iterator[bool]:
 
 
 def slow_ones(work: Mapping[str, Work]) -> dict[str, float]:
-    """Run all; the seconds of those that took too long."""
+    """Run all, and return the seconds of each that took too long."""
     slow = {}
     for name, each in work.items():
         began = time.monotonic()

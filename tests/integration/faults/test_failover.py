@@ -68,7 +68,7 @@ def keys_of(stream: Stream, count: int) -> list[int]:
 
 
 def read_a_part(collection: Documents) -> Starts:
-    """Insert the first twenty documents, read the events of ten, and return all ways to go on."""
+    """Insert the first twenty documents, read the events of ten, and return all ways to continue."""
     with collection.watch(max_await_time_ms=200) as stream:
         insert(collection, EVENTS[:20])
         events = take(stream, 10)
@@ -135,7 +135,7 @@ def test_hello_names_daemons_only(replicated: RunningCluster) -> None:
 
 
 def test_step_down_during_writes(replicated: RunningCluster, collection: Documents) -> None:
-    """A planned election causes no errors for writers that retry, and the new primary recognizes what they repeat."""
+    """A planned election causes no errors for writers that retry, and the new primary recognizes their retries."""
     old = wait_for_primary(replicated)
     numbered = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "writeConcern": {"w": "majority"}}
     batch = {"insert": collection.name, "documents": [{"_id": -1, "key": 1}, {"_id": -2, "key": 501}], **numbered}
@@ -204,7 +204,7 @@ def test_a_change_stream_goes_on(replicated: RunningCluster, spread: Documents, 
 
 @pytest.mark.parametrize("way", ["step-down", "death"])
 def test_change_streams_resume_after_a_failover(replicated: RunningCluster, spread: Documents, way: str) -> None:
-    """Wherever and however the client says to start, also with what was not read before."""
+    """It works with every kind of start position, also for events that were not read before."""
     starts = read_a_part(spread)
     with failing_over(replicated, way):
         insert(spread, EVENTS[20:])

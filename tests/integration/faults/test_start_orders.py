@@ -1,4 +1,4 @@
-"""The processes of a cluster may start in any order: each waits for what it needs, and recovers its state."""
+"""The processes of a cluster may start in any order: each waits for its dependencies, and recovers its state."""
 
 import socket
 from collections.abc import Iterator

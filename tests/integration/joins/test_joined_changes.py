@@ -1,6 +1,6 @@
-"""A request for a change that is under way waits for its result, also through another router; another one is refused.
+"""A request that equals a change in progress waits for its result, also through another router; others are refused.
 
-The shard's part in this is the same for all kinds; what differs are the arguments that it compares.
+The shard's part is the same for all kinds; only the compared arguments differ.
 """
 
 import threading
@@ -37,7 +37,7 @@ class Kind:
     Attributes:
         operation_type: the coordinator's.
         command: a client's command.
-        other: fields that make another change of it; none if there is no other one.
+        other: fields that make it another change; none if there is no other one.
         is_admin: whether it runs on the admin database.
     """
 
@@ -115,7 +115,7 @@ def coordinators(shard: Client, db: str) -> list[Document]:
 
 @pytest.fixture
 def db(routers: tuple[Client, Client]) -> Iterator[str]:
-    """The name of a database with a collection on both shards, of which both routers know."""
+    """The name of a database with a collection on both shards, cached by both routers."""
     name = f"joined_{next(_numbers)}"
     things = shard_by_range(routers[0][name], "things")
     things.create_index([("key", 1), ("a", 1), ("b", 1)])

@@ -53,7 +53,7 @@ def made_up(count: int, seed: int) -> list[Document]:
 
 @pytest.fixture(scope="module")
 def both(routers: tuple[Client, Client]) -> Iterator[Both]:
-    """The same documents, sharded and not; the lower shard has orphans of those that moved away."""
+    """The same documents, sharded and not; the lower shard has orphans of moved documents."""
     client, _ = routers
     sharded, plain = client["joins"], client["joins_plain"]
     for database in (sharded, plain):
@@ -403,7 +403,7 @@ def test_any_join(both: Both, left: list[Document], right: list[Document], pipel
 @pytest.mark.parametrize("pipeline", JOINS, ids=lambda pipeline: str(pipeline)[:60])
 @pytest.mark.matrix(share=0.3)
 def test_joins_are_explained(both: Both, name: str, pipeline: Pipeline, verbosity: str) -> None:
-    """The join is in the merger's part, and the shards explain what is before it."""
+    """The join is in the merger's part, and the shards explain the stages before it."""
     command = {"aggregate": name, "pipeline": pipeline, "cursor": {}}
     explained = both[0].command("explain", command, verbosity=verbosity)
     behind = [next(iter(stage)) for stage in explained["splitPipeline"]["mergerPart"]]

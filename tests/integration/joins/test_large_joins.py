@@ -174,7 +174,7 @@ def test_a_group_of_joined_documents(large: Both, group: Document) -> None:
 
 
 def test_a_facet_reads_its_input_once_for_all_pipelines(large: Both) -> None:
-    """36 MB, of which no more than a batch is held."""
+    """The input has 36 MB, and only one batch of it is held in memory."""
     facet: Pipeline = [
         {"$unionWith": "other"},
         {

@@ -15,9 +15,9 @@ SECONDS_MAX: Final = 240.0
 
 
 def fragment(database: Database[Document]) -> str:
-    """A collection whose every other chunk is on the other shard; returns its full name.
+    """Create a collection whose every other chunk is on the other shard; return its full name.
 
-    The chunk size is that of the cluster, so all chunks are small.
+    The chunk size is the cluster's, so all chunks are small.
     """
     client, namespace = database.client, f"{database.name}.fragments"
     shard_collection(database, "fragments", {"key": 1})

@@ -66,7 +66,7 @@ def held_move(cluster: RunningCluster, donor: Client, documents: Documents) -> I
 
 
 def test_expired_orphans_are_no_events(cluster: RunningCluster, expiring: Documents) -> None:
-    """The orphan of a document that lives on, with a later date, and that of one that expires on its new shard."""
+    """The orphan of a document that lives on with a later date, and the orphan of one that expires on its new shard."""
     now = datetime.now(UTC)
     expiring.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=8)} for key in (1, 2)])
     expiring.insert_one({"_id": 3, "key": SPLIT_AT + 3, "at": now})

@@ -1,4 +1,4 @@
-"""Counts, groups and finds are right at every step of a move, and so are those that a step makes wait."""
+"""Counts, groups and finds are right at every step of a move, including reads that have to wait for a step."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -130,7 +130,7 @@ def filled(database: Database[Document], contents: Contents) -> Documents:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for what may have to wait."""
+    """Threads for operations that may have to wait."""
     with ThreadPoolExecutor(many(4, 1) * len(READS) * len(CRITICAL)) as threads:
         yield threads
 

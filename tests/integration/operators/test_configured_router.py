@@ -1,4 +1,4 @@
-"""A router with workers that takes its options from a file: what it shows, and what SIGHUP changes in all workers."""
+"""A router with workers that takes its options from a file: its status, and changes by SIGHUP in all workers."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def notifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 
 def received(receiver: socket.socket, wanted: set[str]) -> None:
-    """Receive messages until all of these have come."""
+    """Receive messages until all of these have arrived."""
     missing = set(wanted)
     while missing:
         missing.discard(receiver.recv(4096).decode().partition("\n")[0])

@@ -100,7 +100,7 @@ def test_updates_that_move_a_document_say_what_is_missing(things: Documents) -> 
 
 
 def check_refused(error: OperationFailure) -> None:
-    """Whether a driver gives up, since a repetition would fail as well."""
+    """Whether a driver does not retry, because a repetition would fail as well."""
     assert error.code == 263
     assert not error.has_error_label("TransientTransactionError")
     assert not error.has_error_label("RetryableWriteError")

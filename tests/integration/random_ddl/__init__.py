@@ -1,1 +1,1 @@
-"""Random changes of collections beside random writes, moves and balancing, compared with a model of all of it."""
+"""Random changes of collections during random writes, moves and balancing, compared with a model of all of it."""

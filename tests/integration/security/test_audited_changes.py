@@ -1,4 +1,4 @@
-"""Changes of sharding and of roles are in the audit log of a router, with the codes of those that fail."""
+"""Changes of sharding and of roles in the audit log of a router, with the error codes of failed ones."""
 
 import json
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ def code_with_key(cluster: RunningCluster, name: str) -> int | None:
 
 
 def changed_to(cluster: RunningCluster, mode: str) -> RunningCluster:
-    """The cluster after the command, described anew."""
+    """Return the cluster after the command, with a new description."""
     completed = shardwright("cluster-auth-mode", mode, "--dir", str(cluster.directory))
     assert completed.returncode == 0, completed.stderr
     return replace(cluster, document=cluster.local.describe())

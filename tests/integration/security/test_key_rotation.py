@@ -1,8 +1,8 @@
-"""The keys that sign cluster times are replaced while clients of two routers go on.
+"""The keys that sign cluster times are replaced while clients of two routers continue.
 
 The config servers' mongod makes keys for a few seconds in place of 90 days, so the cluster outlives both of its first
-keys. mongod looks for expired ones rarely, so here, for some seconds, there is no key that has not expired. Then times
-are not signed, which clients do not notice either.
+keys. mongod looks for expired ones rarely, so here, for some seconds, there is no valid key. Then times are not signed,
+which clients do not notice either.
 """
 
 from collections.abc import Iterator

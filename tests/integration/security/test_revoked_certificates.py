@@ -1,4 +1,4 @@
-"""The certificate of a member that has been revoked: no process of the cluster lets it in any more."""
+"""A revoked certificate of a member: every process of the cluster refuses it."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ def test_a_revoked_certificate_of_a_member_opens_no_door(cluster: RunningCluster
 
 
 def user_of(cluster: RunningCluster, process: str, certificate: Path) -> str:
-    """As whom one is logged in with a certificate at a process."""
+    """Return the user that a certificate logs in at a process."""
     options = {**cluster.tls, "tlsCertificateKeyFile": str(certificate), "authSource": "$external", "username": None}
     with cluster.direct(process, **options, authMechanism="MONGODB-X509", serverSelectionTimeoutMS=1500) as client:
         (user,) = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]

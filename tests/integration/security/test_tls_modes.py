@@ -1,4 +1,4 @@
-"""Each mode of TLS of a daemon beside a mongod with the same options: who is answered, and who is not."""
+"""Each mode of TLS of a daemon compared with a mongod with the same options: the served and the refused clients."""
 
 import socket
 import ssl

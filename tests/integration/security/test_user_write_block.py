@@ -1,4 +1,4 @@
-"""Blocking the writes of users: what is refused, what goes on, and who survives what."""
+"""Blocking the writes of users: refused and continuing operations, and faults during the change."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Logical sessions: what a router knows of them, writes down, and ends."""
+"""Logical sessions of a router: its cache, its refreshes of the sessions collection, and their end."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -273,7 +273,7 @@ def test_killed_session_ends_its_transaction(filled: Documents, session: ClientS
 
 @pytest.fixture
 def short_lived(lower_mongod: Client, upper_mongod: Client) -> Iterator[None]:
-    """During the test, mongods let transactions live for a second."""
+    """Limit the lifetime of transactions on mongods to a second during the test."""
     mongods, name = (lower_mongod, upper_mongod), "transactionLifetimeLimitSeconds"
     before = [mongod.admin.command({"getParameter": 1, name: 1})[name] for mongod in mongods]
     for mongod in mongods:
@@ -311,7 +311,7 @@ def test_transaction_ends_with_its_lifetime(
 
 
 def test_commit_that_takes_too_long(filled: Documents, session: ClientSession, cluster: RunningCluster) -> None:
-    """Its outcome is unknown to the client, until it commits again; the commit itself goes on."""
+    """Its outcome is unknown to the client until the next commit attempt; the commit itself continues."""
     session.start_transaction(max_commit_time_ms=1500)
     for key in (1, SPLIT_AT):  # the shard of the first statement coordinates
         filled.update_one({"key": key}, {"$set": {"x": 1}}, session=session)
@@ -523,7 +523,7 @@ NOT_STRICT: Document = {**STABLE, "apiStrict": False}
 def test_all_commands_have_the_parameters_of_the_stable_api_that_the_first_one_has(
     cluster: RunningCluster, filled: Documents, first: Document, later: Document, command: str
 ) -> None:
-    """As on a mongod; after the error, the transaction goes on."""
+    """As on a mongod; after the error, the transaction continues."""
     outcomes = []
     for server in ("router.0", "shard0.0.mongod"):
         session = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(1), "autocommit": False}

@@ -42,7 +42,7 @@ def shard_series(
 
 @pytest.fixture
 def series(database: Database[Document]) -> Documents:
-    """A hundred measurements of ten sensors, half of which are on each shard."""
+    """A hundred measurements of ten sensors, half of them on each shard."""
     found = shard_series(database, {"sensor": 1}, {"meta": 5})
     found.insert_many(measurements())
     return found
@@ -296,7 +296,7 @@ def test_counts_of_updates_beside_orphans(database: Database[Document], cluster:
 
 
 def test_reads_and_hints_beside_orphans(database: Database[Document], cluster: RunningCluster) -> None:
-    """The filter for orphans is in front of the buckets, together with what else has to be there."""
+    """The filter for orphans precedes the buckets, together with the other required stages."""
     series = shard_series(database, {"sensor.id": 1}, {"meta.id": 5})
     series.create_index([("sensor.loc", "2dsphere")])
     series.create_index([("sensor.id", 1), ("at", 1)])

@@ -107,7 +107,7 @@ def answer(database: Database[Document], command: Document, result: Callable[[Do
 
 
 def results(read: Read) -> Callable[[Document], object]:
-    """Takes the results from a reply: as a multiset, and by what they are ordered."""
+    """Return a function that reduces a reply to its results as a multiset, and their order."""
 
     def taken(reply: Document) -> object:
         found = reply["cursor"]["firstBatch"]

@@ -91,7 +91,7 @@ class FakeShard:
 
 
 class FakePendingReply:
-    """A reply that has come once `wait_begun` has returned."""
+    """A reply that has arrived once `wait_begun` has returned."""
 
     def __init__(self, cluster: "FakeCluster", shard_id: str, frame: bytes) -> None:
         self._cluster = cluster
@@ -117,9 +117,8 @@ class FakeCluster:
     """Shards by name, and the part of a router's context that change streams on them use.
 
     Attributes:
-        shards: see above.
-        reads_of_topology: how often the list of shards was read.
-        killed: cursors that the router has no use for.
+        reads_of_topology: number of reads of the list of shards.
+        killed: cursors that the router does not need.
     """
 
     def __init__(self, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Completing the ``documentKey`` of events by the shard key, from what is known of the document."""
+"""Completing the ``documentKey`` of events by the shard key, from the available parts of the document."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ def take_all(merger: EventMerger) -> list[Event]:
 
 @dataclass
 class Shard:
-    """A source that returns what it has up to some time with each batch."""
+    """A source whose batches have its events up to some time."""
 
     name: str
     times: list[int]

@@ -1,4 +1,4 @@
-"""The cursor of a change stream on scripted shards: what it returns, leaves out and reopens."""
+"""The cursor of a change stream on scripted shards: its returned and omitted events, and its reopening."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""``collStats`` of a collection, merged from those of its shards."""
+"""``collStats`` of a collection, merged from its shards' replies."""
 
 from typing import Any
 

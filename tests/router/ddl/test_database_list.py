@@ -1,4 +1,4 @@
-"""``listDatabases`` of a cluster, merged from those of all shards and the config servers."""
+"""``listDatabases`` of a cluster, merged from the replies of all shards and the config servers."""
 
 import bson
 

@@ -1,4 +1,4 @@
-"""``dbStats`` of a database, merged from those of all shards."""
+"""``dbStats`` of a database, merged from the replies of all shards."""
 
 from shardwright.router.ddl.databases import merge_database_stats
 

@@ -1,4 +1,4 @@
-"""``validate`` of a collection, merged from those of its shards."""
+"""``validate`` of a collection, merged from its shards' replies."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def test_values_at_a_path(document: dict[str, Any], path: str, expected: list[An
 
 
 def wanted(*documents: dict[str, Any]) -> dict[str, Any]:
-    """The filter for what has one of the values of ``a``."""
+    """Return the filter for documents with one of the values of ``a``."""
     values = WantedValues([b"a"])
     for document in documents:
         values.add(bson.encode(document))

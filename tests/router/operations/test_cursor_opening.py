@@ -21,10 +21,9 @@ CURSOR = {"cursor": {"id": bson.Int64(7), "ns": "shop.c", "firstBatch": []}, "ok
 
 
 class FakeShards:
-    """Shards of which ``silent`` never answers and ``failing`` fails, and a router's cursors.
+    """Shards, of which ``silent`` never answers and ``failing`` fails, and a router's cursors.
 
     Attributes:
-        cursors: see above.
         killed: the cursors that were killed, with the address of their shard.
     """
 
@@ -57,7 +56,7 @@ Scenario = Callable[[FakeShards], Awaitable[None]]
 
 
 def run(scenario: Scenario) -> None:
-    """Run a scenario beside the tasks of the cursors."""
+    """Run a scenario concurrently with the tasks of the cursors."""
 
     async def main() -> None:
         shards = FakeShards()

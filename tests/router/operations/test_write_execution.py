@@ -338,7 +338,7 @@ def test_unreachable_only_shard_fails_the_command() -> None:
 
 
 def west_is_gone(shard: str, received: Request) -> Answer:
-    """All shards but one execute what they receive."""
+    """Answer on all shards but one."""
     return HOST_UNREACHABLE if shard == "west" else counting(shard, received)
 
 

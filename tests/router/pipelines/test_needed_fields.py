@@ -1,4 +1,4 @@
-"""The fields that shards return: those that the merger's part reads, and all wherever that is not certain."""
+"""The fields that shards return: the ones that the merger's part reads, and all of them wherever that is uncertain."""
 
 from typing import Any
 

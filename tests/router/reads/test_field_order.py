@@ -1,4 +1,4 @@
-"""Sort keys read from whole documents are those that a mongod computes."""
+"""Sort keys read from whole documents equal the ones that a mongod computes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ``operationTime`` of replies to which several shards have contributed."""
+"""The ``operationTime`` of replies merged from several shards."""
 
 from typing import Any
 

@@ -91,7 +91,7 @@ class FakeShard:
 
 
 class FakeShards:
-    """Knows one shard, or learns of it when the list is reread."""
+    """One shard, which is known or found when the list is reread."""
 
     def __init__(self, shard: FakeShard) -> None:
         self._shard = shard

@@ -160,7 +160,7 @@ def test_refusal_is_final(code: int, *, is_over: bool) -> None:
 
 
 def test_refusal_of_a_second_attempt_says_nothing_about_the_first() -> None:
-    """A client that was told of an abort would execute the transaction once more."""
+    """A client that received an abort would execute the transaction once more."""
     answers = [failure(6), failure(391), OK]
     shards, transaction = Shards({("commitTransaction", "a"): answers}), transaction_of(a=True)
     for code in (6, 391):

@@ -1,4 +1,4 @@
-"""A transaction that is killed while a statement of it is under way, which brings in another shard."""
+"""A transaction that is killed during a statement that adds another shard."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast

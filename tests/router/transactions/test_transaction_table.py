@@ -79,7 +79,7 @@ def test_open_transactions_make_no_room() -> None:
 
 
 def test_sessions_of_two_users_have_nothing_in_common() -> None:
-    """They may have the same UUID; a session without a user is that of nobody."""
+    """They may have the same UUID; a session without a user belongs to no user."""
     keys = {
         name: _fields(uid=uid).session
         for name, uid in {"none": None, "nobody": NO_USER, "first": b"1" * 32, "second": b"2" * 32}.items()

@@ -1,8 +1,8 @@
-"""A model of a server that executes write commands: few operations, exact in what it counts and numbers.
+"""A model of a server that executes write commands: few operations, with exact counts and numbers.
 
-Documents are ``{_id, k, v}`` with ``_id`` equal to the shard key ``k``, so that uniqueness on a shard is uniqueness.
-It supports inserts, updates ``{q: {k}, u: {$inc: {v}}, upsert}`` and ``{q: {}, u: {$inc: {v}}, multi: true}``,
-deletes ``{q: {k}, limit: 1}`` and ``{q: {}, limit: 0}``. An update or delete of the key ``POISON`` fails.
+Documents are ``{_id, k, v}`` with ``_id`` equal to the shard key ``k``, so that uniqueness on a shard is uniqueness. It
+supports inserts, updates ``{q: {k}, u: {$inc: {v}}, upsert}`` and ``{q: {}, u: {$inc: {v}}, multi: true}``, deletes
+``{q: {k}, limit: 1}`` and ``{q: {}, limit: 0}``. An update or delete of the key ``POISON`` fails.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ class ModelServer:
     """One server, or one shard.
 
     Attributes:
-        documents: what is stored, by key.
-        executed: how often a statement was executed, by its statement id.
+        documents: the stored documents, by key.
+        executed: number of executions of a statement, by its statement id.
     """
 
     def __init__(self) -> None:

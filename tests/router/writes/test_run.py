@@ -1,6 +1,6 @@
 """The course of a batch: rounds, refusals, failures.
 
-And, as a property, that the reply to a split batch equals that of one server.
+As a property, the reply to a split batch equals one server's.
 """
 
 import sys

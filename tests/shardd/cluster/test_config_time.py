@@ -1,7 +1,7 @@
-"""A shard never reads a catalog older than what it, its former primary or a router has seen.
+"""A shard never reads a catalog older than the one that it, its former primary or a router has seen.
 
-A config server whose majority commit point does not advance answers like one that has just been elected and does not
-know yet what has been committed.
+A config server whose majority commit point does not advance answers like a newly elected one, which does not yet know
+the committed state.
 """
 
 from collections.abc import Iterator, Mapping

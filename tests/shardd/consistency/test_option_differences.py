@@ -1,4 +1,4 @@
-"""Options are compared between owners, and with what the catalog says of them."""
+"""Options are compared between owners, and with the catalog."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -130,7 +130,7 @@ def test_collections_that_change_a_few_times_delay_the_copy() -> None:
     ids=["changes", "writes"],
 )
 def test_what_does_not_end_ends_the_copy(world: World, code: ErrorCode) -> None:
-    """For instance ``$out``, whose temporary collection is gone before it can be copied: there is no further round."""
+    """For instance ``$out``: its temporary collection is gone before it can be copied, and no further round follows."""
     result, seconds = copied(world)
     assert isinstance(result, CommandError)
     assert result.code == code

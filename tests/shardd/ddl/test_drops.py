@@ -1,4 +1,4 @@
-"""Drops that meet operations under way, leftovers of earlier drops, and commands that arrive late."""
+"""Drops that meet operations in progress, leftovers of earlier drops, and commands that arrive late."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -45,7 +45,7 @@ class FakeContext:
 
 @pytest.fixture
 def answer_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
-    """Have shards answer with what a function returns or raises, given the shard and the command."""
+    """Answer for the shards with the results or errors of a function of the shard and the command."""
 
     def set_answer(answer: Answer) -> None:
         async def send(context: object, shard: str, db: str, command: Mapping[str, Any]) -> dict[str, Any]:

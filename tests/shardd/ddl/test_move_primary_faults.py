@@ -62,7 +62,7 @@ def router(own: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class Writer:
-    """Inserts documents until the block ends, and repeats what is not acknowledged."""
+    """Inserts documents until the block ends, and repeats unacknowledged ones."""
 
     def __init__(self, client: Client, db: str) -> None:
         self.acknowledged = 0
@@ -93,7 +93,7 @@ class Writer:
 
 @contextmanager
 def moving(router: Client, db: str) -> Iterator[None]:
-    """Move the database to ``sh1`` beside the block, whatever the outcome, and wait for the end of the command."""
+    """Move the database to ``sh1`` during the block, whatever the outcome, and wait for the end of the command."""
 
     def run() -> None:
         with suppress(PyMongoError):  # the state afterwards is what counts

@@ -33,7 +33,7 @@ def request(command: dict[str, Any]) -> Request:
 
 
 def counted(counter: KeyCounter, command: dict[str, Any], reply: bytes, times: int) -> None:
-    """As operations count, of which few are looked at."""
+    """Count operations, only a few of which are sampled."""
     sent = request(command)
     for _ in range(times):
         counter.remaining -= 1

@@ -1,4 +1,4 @@
-"""Creating collections with given UUIDs, and views, beside open transactions."""
+"""Creating collections with given UUIDs, and views, during open transactions."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final

@@ -395,7 +395,7 @@ def test_modifications_can_be_requested_again(lone: LoneMongod) -> None:
 
 
 def test_modifications_come_in_batches(lone: LoneMongod) -> None:
-    """There are more than fit into one reply of mongod; the position is before those that are left."""
+    """There are more than fit into one reply of mongod; the position is before the remaining ones."""
 
     async def test(world: World) -> None:
         recipient = Recipient()

@@ -174,7 +174,7 @@ class Following:
             self.recipient.documents[id_of(document)] = document
 
     async def _mods(self, *, is_lost: bool) -> int:
-        """Pull a batch of what has happened up to now; returns its size."""
+        """Pull a batch of the modifications up to now; return its size."""
         await self.source.wait_followed(await self.world.now())
         mods = await self.source.next_mods(self.mods_number)
         if not is_lost:
@@ -183,7 +183,7 @@ class Following:
         return mods.size
 
     async def _resume(self) -> None:
-        """Replace the source by one that resumes after what has arrived; it may clone some documents again."""
+        """Replace the source by one that resumes after the received documents; it may clone some documents again."""
         if not self.recipient.position.time:
             return
         self.source.close()

@@ -85,7 +85,7 @@ def test_a_dropped_collection_is_reported_as_such(lone: LoneMongod, db: str, is_
 
 
 def test_the_cursor_is_opened_when_it_is_needed(lone: LoneMongod, db: str) -> None:
-    """A database may have thousands of collections, of which the recipient clones one at a time."""
+    """A database may have thousands of collections, and the recipient clones one at a time."""
 
     async def test(mongod: LocalMongod) -> None:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""A daemon that was suspended during the terms of other primaries must not use what it knew before."""
+"""A daemon that was suspended during the terms of other primaries must not use its former state."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MOVED = ({"a": 0}, {"a": 10})
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
-    """Two shards, of which ``sh0`` has three members."""
+    """Two shards; ``sh0`` has three members."""
     with mini_cluster(tmp_path_factory.mktemp("terms"), members=(3, 1)) as cluster:
         yield cluster
 

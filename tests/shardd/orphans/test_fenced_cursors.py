@@ -1,4 +1,4 @@
-"""Cursors of a real mongod that are older than an incoming range: what is read of them, kept, looked up or ended."""
+"""Cursors of a real mongod older than an incoming range: their remaining documents are kept, looked up or dropped."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -92,7 +92,7 @@ async def opened(mongod: LocalMongod, documents: Documents, command: dict[str, A
 
 
 async def rest_of(mongod: LocalMongod, fenced: FencedCursors, documents: Documents, cursor_id: int) -> list[Any]:
-    """The ``n`` or ``_id`` of what is left of a cursor."""
+    """Return ``n`` or ``_id`` of the remaining documents of a cursor."""
     found: list[dict[str, Any]] = []
     current = cursor_id
     while current:
@@ -626,7 +626,7 @@ def test_a_cursor_is_opened_again_on_a_former_primary(
 def test_a_cursor_ends_with_its_collection(
     lone: LoneMongod, documents: Documents, command: dict[str, Any], is_renamed: bool
 ) -> None:
-    """Although there is another one of that name, and what is left of the cursor is kept or it has not begun."""
+    """There may be another one of that name, and remaining documents may be kept or the cursor may not have begun."""
     errors: list[dict[str, Any]] = []
 
     async def test(mongod: LocalMongod, fenced: FencedCursors, cursor_id: int) -> None:

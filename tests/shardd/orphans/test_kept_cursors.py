@@ -1,4 +1,4 @@
-"""Limited cursors on a shard daemon that receives a range: what they return, and what frees what is kept for them."""
+"""Limited cursors on a shard daemon that receives a range: their results, and the release of the kept documents."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Operations on a shard with orphans do what they would do without them, on real mongods."""
+"""Operations on a shard with orphans have the same results as without them, on real mongods."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

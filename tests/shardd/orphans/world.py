@@ -24,7 +24,7 @@ class World:
         stored: the same collection on its mongod.
         plain: the other collection, in the same database and with the same indexes.
         documents: the documents that `reset` stores, including orphans.
-        owned_ids: the ids of those that ``sh0`` owns.
+        owned_ids: the ids of the documents that ``sh0`` owns.
     """
 
     sharded: ShardedNamespace
@@ -52,7 +52,7 @@ class World:
         return _comparable(reply), _comparable(expected)
 
     def contents(self) -> tuple[list[Document], list[Document]]:
-        """The owned documents of the sharded collection, and those of the plain one."""
+        """Return the owned documents of the sharded collection, and the documents of the plain one."""
         owned = list(self.stored.find({"_id": {"$nin": [each["_id"] for each in self.orphans]}}, sort=[("_id", 1)]))
         return owned, list(self.plain.find({}, sort=[("_id", 1)]))
 

@@ -1,4 +1,4 @@
-"""Errors that nobody expects: they fail a resharding or a migration, and not the daemon."""
+"""Unexpected errors fail a resharding or a migration, and not the daemon."""
 
 import trio
 

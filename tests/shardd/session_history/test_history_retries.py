@@ -1,4 +1,4 @@
-"""Writes that one shard executed and that are retried on another: the replies are those of the first shard's mongod."""
+"""Writes that one shard executed and that are retried on another: the replies equal the first shard's mongod's."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ class Case:
     Args:
         original: the command that the donor executed.
         retry: the command that is retried; by default the same.
-        number: the transaction number of the retry; that of the write is 5.
+        number: the transaction number of the retry; the write has 5.
     """
 
     original: Command

@@ -170,8 +170,10 @@ TO_ANOTHER_SHARD: dict[str, Any] = {"$set": {"a": 5}}
 def test_a_retry_after_an_attempt_that_was_not_committed(
     filled: ShardedNamespace, command: dict[str, Any], ending: str
 ) -> None:
-    """mongod remembers an aborted transaction that was prepared, although it has executed nothing; and one with which
-    nobody goes on keeps others from the document."""
+    """mongod keeps an aborted prepared transaction, although it has executed nothing.
+
+    An abandoned one keeps its lock on the document.
+    """
     session = Session()
     transaction = session.child(1)
     attempt = {**update({"_id": 1}, {"$set": {"b": 2}}), **transaction, "startTransaction": True}
@@ -268,7 +270,7 @@ def test_a_large_document_may_not_change_its_key_without_a_number(with_large: Sh
 
 @pytest.mark.parametrize("is_retryable", [True, False])
 def test_a_large_document_whose_update_has_varying_results(with_large: ShardedNamespace, is_retryable: bool) -> None:
-    """The values that are checked are written, not those of the preview. This shard owns the keys from 10 on."""
+    """The checked values are written, not the preview's. This shard owns the keys from 10 on."""
     anywhere = [{"$set": {"a": {"$toInt": {"$multiply": [40, {"$rand": {}}]}}}}]
     made, run = 0, with_large.retryable if is_retryable else with_large.versioned
     for _ in range(8 if is_retryable else 2):

@@ -88,7 +88,7 @@ def test_a_preview_of_a_killed_daemon_does_not_block_others(ranged: ShardedNames
 
 
 class _LatePool:
-    """Discards what it should send."""
+    """Discards everything that it should send."""
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []

@@ -52,7 +52,7 @@ def simulated(test: Test) -> Test:
 
 @dataclass
 class FakeSplitter:
-    """Records attempts, each of which waits until it may end."""
+    """Records attempts; each one waits until it may end."""
 
     attempts: list[tuple[str, ChunkBounds, SplitSettings]] = field(default_factory=list)
     may_end: trio.Event = field(default_factory=trio.Event)

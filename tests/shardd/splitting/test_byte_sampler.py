@@ -1,4 +1,4 @@
-"""Samples add up to what was written, and on average to what was written to each chunk."""
+"""Samples add up to the written bytes, and on average to the bytes written to each chunk."""
 
 from collections import Counter
 from random import Random
@@ -36,7 +36,7 @@ def test_windows_may_change_their_length(writes: list[tuple[int, int]], seed: in
 
 
 def test_writers_that_take_turns_are_told_apart() -> None:
-    """The period of the writes is that of the windows, so that samples at fixed distances would hit one writer only."""
+    """The writes have the period of the windows, so that samples at fixed distances would hit one writer only."""
     sampler, counted = ByteSampler(1000, Random(7)), Counter[int]()
     for number in range(4000):
         for _, weight in write(sampler, 500):

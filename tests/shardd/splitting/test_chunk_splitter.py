@@ -44,7 +44,7 @@ class World:
     """A shard whose table changes at chosen moments.
 
     Attributes:
-        state: what it knows of the collection.
+        state: its state of the collection.
         after_search: the collection once split points have been found.
         after_commit: the collection once the split has been committed.
         committed: the split points of all commits.

@@ -1,4 +1,4 @@
-"""Transactions of which only the connections have to be closed."""
+"""A fixture for transactions that ends them and closes their connections after the test."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -22,7 +22,7 @@ MEMBERS = 3
 
 
 class Collection:
-    """A sharded collection, on each member of its shard, the first of which has to be primary when it is created."""
+    """A sharded collection, on each member of its shard; the first member must be primary at its creation."""
 
     def __init__(self, cluster: MiniCluster, name: str) -> None:
         self.cluster = cluster
@@ -90,7 +90,7 @@ def test_a_prepared_transaction_survives_elections(collections: dict[bool, Colle
 
 
 def assert_undecided(collection: Collection, time: Timestamp) -> None:
-    """On all members, reads of the present find the former document, and those that need the decision wait for it."""
+    """Check on all members that reads of the present find the former document, and others wait for the decision."""
     later = {"readConcern": {"level": "local", "afterClusterTime": time}, "maxTimeMS": 500}
     for member in range(MEMBERS):
         # A secondary may have to refresh its placement, for which it needs to know the new primary.

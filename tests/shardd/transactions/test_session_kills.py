@@ -1,4 +1,4 @@
-"""Commands that kill sessions, beside statements that have not reached mongod yet."""
+"""Commands that kill sessions, concurrent with statements that have not reached mongod yet."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Snapshot reads outside of transactions include what was prepared before their time, in every batch."""
+"""Snapshot reads outside of transactions include writes prepared before their time, in every batch."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -78,7 +78,7 @@ class HandMadeTransaction:
 
     @contextmanager
     def committing(self, participants: Iterable[str] | None = None, *, member: int = 0) -> Iterator[RawClient]:
-        """Have its coordinator commit it during the block; the reply is to be received from what is yielded."""
+        """Run the coordinator's commit during the block; the reply is received from the yielded connection."""
         connection = RawClient(self.cluster.shards[self.participants[0]].members[member].address)
         self._connections.append(connection)
         connection.send_command({**self.commit_command(participants), **self.fields}, db="admin")

@@ -27,7 +27,7 @@ class RecordedWorld(World):
     Args:
         head: the first line of the recording.
         recorded: its chunks.
-        policy: what is evened out.
+        policy: the quantity to even out.
     """
 
     def __init__(self, head: Mapping[str, Any], recorded: Sequence[Document], policy: Policy) -> None:

@@ -70,7 +70,7 @@ def test_several_pairs_of_shards_move_at_once() -> None:
 
 
 def test_no_shard_is_taken_past_the_mean_by_the_way() -> None:
-    """Sizes 10, 9, 5 and 0: MongoDB would go on filling the third shard, past the mean of 6."""
+    """Sizes 10, 9, 5 and 0: MongoDB would continue to fill the third shard, past the mean of 6."""
     of = world([shard(name) for name in "abcd"], [(10, "a"), (19, "b"), (25, "c")])
     decisions = of.decide()
     assert [(each.donor, each.recipient) for each in decisions.moves] == [("a", "d")]
@@ -201,7 +201,7 @@ def test_compliance_names_the_first_rule_that_is_not_satisfied() -> None:
 
 
 def test_a_quiet_round_asks_nothing() -> None:
-    """However many collections and chunks there are: what is even by its sizes is even."""
+    """However many collections and chunks there are, a collection with even sizes needs no questions."""
     shards = tuple(shard(name) for name in "ab")
     of = world(list(shards), [(1, "a"), (2, "b")])
     assert list(choose_moves(ClusterState(shards), [of.collection()] * 200)) == []

@@ -1,6 +1,6 @@
 """The policy on recorded clusters: round after round until there is nothing left to do.
 
-``python -m tests.sharding.balancing.test_recorded_shapes`` shows the numbers of moves beside the ideal ones.
+``python -m tests.sharding.balancing.test_recorded_shapes`` shows the numbers of moves next to the ideal ones.
 """
 
 from itertools import product

@@ -22,7 +22,7 @@ Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 SECONDS_MAX = 10
 
 starts_reactor = False
-"""Whether servers use the reactor, as those of the daemons do; see the fixture `both_ways_of_waiting`."""
+"""Whether servers use the reactor, as the daemons' servers do; see the fixture `both_ways_of_waiting`."""
 
 
 class RecordingHandler:

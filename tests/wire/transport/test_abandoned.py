@@ -1,4 +1,4 @@
-"""Requests that nobody waits for any longer: their operations end, and cursors that they have opened are killed."""
+"""Requests without a waiting client: their operations end, and cursors that they have opened are killed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

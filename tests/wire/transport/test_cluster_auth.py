@@ -109,7 +109,7 @@ def test_a_process_that_dials_plain_cannot_leave_its_mode(authority: Authority, 
 def test_members_are_told_by_their_organization(
     authority: Authority, subject: tuple[tuple[str, str], ...], is_member: bool
 ) -> None:
-    """The verdicts are those of mongod 6.0.5 on such certificates."""
+    """The verdicts equal mongod 6.0.5's on such certificates."""
     long_names = {"O": "organizationName", "OU": "organizationalUnitName", "CN": "commonName"}
     use_tls(authority, members_too=organization_in_name("O=new,OU=servers"))
     assert TLS.is_member(tuple(((long_names[name], value),) for name, value in subject)) is is_member

@@ -25,8 +25,8 @@ LONG_SECONDS = 3600.0
 class LimitedOperations:
     """Answers requests that wait for each other, each within the seconds that it names.
 
-    ``{wait: NAME}`` waits until somebody sends ``{wake: NAME}``. ``{late: SIZE}`` is interrupted, but ends without
-    noticing it, with a reply of this size.
+    ``{wait: NAME}`` waits until ``{wake: NAME}`` arrives. ``{late: SIZE}`` is interrupted, but ends without noticing
+    it, with a reply of this size.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Clients that have not logged in: how long they may take, how many they may be, and what they may send."""
+"""Clients that have not logged in: limits of their time, number and messages."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

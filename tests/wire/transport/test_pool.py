@@ -1,4 +1,4 @@
-"""Connections and pools: reuse, limits, peers that restart, callers that give up."""
+"""Connections and pools: reuse, limits, peers that restart, and cancelled callers."""
 
 from typing import Any
 

@@ -156,7 +156,7 @@ def test_too_many_connections_are_refused_until_others_close() -> None:
 
 
 class Waiting:
-    """A handler that never answers, with events for what happens to it."""
+    """A handler that never answers, with events for its start and its end."""
 
     def __init__(self, *, interruptible: bool) -> None:
         self.begun = trio.Event()

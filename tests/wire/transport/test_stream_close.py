@@ -1,4 +1,4 @@
-"""The end of a stream: how it is noticed, and that nothing of what was received is kept."""
+"""The end of a stream: its detection, and that no received data is kept."""
 
 import socket
 import struct

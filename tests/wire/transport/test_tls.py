@@ -239,7 +239,7 @@ def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
 
 
 def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> None:
-    """They take the places of each other, not those of clients, and not for good."""
+    """They displace each other, not clients, and not for good."""
 
     async def main() -> None:
         files.use()

@@ -38,7 +38,7 @@ ESTIMATE = 1000
 
 
 class Source:
-    """The source of a clone that has been pulled completely, and of which nothing changes any more."""
+    """The source of a clone that has been pulled completely, without further changes."""
 
     documents_cloned = ESTIMATE
     bytes_cloned = 100 * ESTIMATE
@@ -63,7 +63,7 @@ class Recipient:
     """A recipient that is steady from the beginning and commits at once, unless a subclass behaves worse.
 
     Attributes:
-        starts: how often it was told to start.
+        starts: number of received start commands.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Recipient:
 
 
 class Mongod:
-    """A mongod that records what was written.
+    """A mongod that records writes.
 
     Attributes:
         written: the documents that were last saved, by collection.
@@ -117,10 +117,9 @@ class LoneDonor:
 
     Attributes:
         mongod: the donor's mongod.
-        recipient: see above.
         state: the state of the collection on the donor.
-        outcome: how the migration ended.
-        seconds: how long it took.
+        outcome: the outcome of the migration.
+        seconds: its duration.
     """
 
     def __init__(self, recipient: Recipient) -> None:

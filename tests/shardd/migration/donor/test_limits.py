@@ -14,18 +14,18 @@ from tests.shardd.router_stand_in import ShardedNamespace
 
 
 class ForgetfulRecipient(Recipient):
-    """It never knows the attempt that it was told to start."""
+    """A recipient that has lost the attempt that it started."""
 
     async def status(self, session_id: str) -> RecipientStatus:
         raise RecipientLostError("the recipient was restarted")
 
 
 class SlowRecipient(Recipient):
-    """Its commit does not return while writes wait for it.
+    """A recipient whose commit does not return while writes wait for it.
 
     Attributes:
-        commits: how often it was told to commit.
-        is_committing: set when it was.
+        commits: number of received commit commands.
+        is_committing: set at the first of them.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ FIRST: Final = 10
 LAST: Final = FIRST + TOTAL - 1
 
 INSERTS_BEFORE_HOLD: Final = TOTAL * 4_000 // (1 << 18) // 2
-"""mongod inserts 256 kB at a time; half of the inserts are let through."""
+"""mongod inserts 256 kB at a time; half of the inserts pass."""
 
 WRITERS: Final = 2
 

@@ -22,7 +22,7 @@ from tests.shardd.mini_cluster import Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 
 PROMPT_SECONDS = SHUTDOWN_SECONDS + 3
-"""Operations under way may continue for a while; then they are cut off."""
+"""Operations in progress may continue for a while; then they are cut off."""
 
 COUNT = 100
 

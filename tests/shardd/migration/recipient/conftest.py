@@ -28,7 +28,7 @@ def one_shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniCl
 
 @pytest.fixture
 def receive(one_shard: tuple[MiniCluster, FakeDonor]) -> Iterator[Receive]:
-    """Creates migrations that have not begun; those under way at the end are aborted."""
+    """Creates migrations that have not begun; migrations in progress at the end are aborted."""
     cluster, donor = one_shard
     donor.reset()
     made: list[Receiving] = []

@@ -22,15 +22,15 @@ class FakeDonor(FakeShard):
     Attributes:
         uuid: the collection's UUID, whatever its name.
         options: the collection's options.
-        indexes: specifications of all its indexes except that of ``_id``.
+        indexes: specifications of all its indexes except the one on ``_id``.
         documents: the range's documents, in the order of the shard key.
         batch_documents: number of documents in a batch.
-        batches_before_hold: how many batches are still handed out while ``_migrateClone`` is held.
+        batches_before_hold: number of batches that are handed out while ``_migrateClone`` is held.
         from_key: the value of the shard key from which documents are handed out.
         modifications: batches that have yet to be handed out, each of ``_id`` values and of documents.
         history: documents of session history that have yet to be handed out.
         position: the position in the oplog; every batch of modifications advances it.
-        broken_connections: how many connections are still to be broken in place of a reply, by command.
+        broken_connections: number of connections still to be broken in place of a reply, by command.
         session_id: the only migration session id that is served; None for any.
     """
 

@@ -28,7 +28,7 @@ class Receiving:
         donor: hands out the documents.
         member: the recipient's only member.
         namespace: the collection, sharded by ``a``.
-        session_id: the migration session id of the attempt under way.
+        session_id: the migration session id of the attempt in progress.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Receiving:
         return self._of_migration("rangeDeletions")
 
     def end(self) -> None:
-        """End the migration if it is still under way."""
+        """End the migration if it is still in progress."""
         self.abort()
         self.release()
         self.finish("aborted")

@@ -1,1 +1,1 @@
-"""Stands in for the build backend of a source distribution of which only its files are wanted, see `build`."""
+"""Stand-in for the build backend of a source distribution whose files alone are needed, see `build`."""
