@@ -67,7 +67,7 @@ REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--all`` for what takes too long for every run; ``--sample-seed`` to choose the same sample again."""
+    """Add ``--all`` for tests too long for every run, and ``--sample-seed`` to choose the same sample again."""
     parser.addoption("--closed", action="store_true", help="run what tests/second_run.py chooses, on closed clusters")
     parser.addoption("--all", action="store_true", help="run all of every matrix, and the tests marked exhaustive")
     parser.addoption("--minutes", type=float, help="begin no file afterwards (where files run side by side)")

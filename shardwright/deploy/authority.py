@@ -44,7 +44,6 @@ class CertificateRequest:
     """A host's or user's request for a certificate.
 
     Attributes:
-        common_name: of the host or user.
         hosts: names and addresses of the host; empty for a user.
     """
 
@@ -118,11 +117,7 @@ class Authority:
         return cls(key, x509.load_pem_x509_certificate(file.read_bytes()))
 
     def save(self, key_file: Path, file: Path) -> None:
-        """Write both files, the certificate last.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Write both files, the certificate last."""
         write_once(key_file, _text(self.key))
         write_once(file, self.text)
 

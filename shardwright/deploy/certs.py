@@ -164,7 +164,6 @@ def read_certificate(path: Path) -> x509.Certificate:
 
     Raises:
         OSError: it cannot be read.
-        DeployError: there is none.
     """
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]

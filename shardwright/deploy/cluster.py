@@ -122,9 +122,6 @@ class LocalCluster:
 
         Args:
             members: of its replica set; None for as many as the other shards have.
-
-        Raises:
-            DeployError: it cannot be started or added (see `deploy.added_shard`).
         """
         self._layout.require()
         with self._layout.lock():
@@ -232,11 +229,7 @@ class LocalCluster:
         return self._layout.log(self._layout.require().topology.named(name).name)
 
     def destroy(self) -> None:
-        """Stop all processes, and delete the launcher's files and the directory if nothing else is in it.
-
-        Raises:
-            DeployError: a file cannot be deleted.
-        """
+        """Stop all processes, and delete the launcher's files and the directory if nothing else is in it."""
         self.down()
         self._layout.remove()
         self._steps.say(f"{self._layout.root} was deleted")

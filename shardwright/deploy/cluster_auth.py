@@ -25,9 +25,6 @@ _PARAMETER: Final = "clusterAuthMode"
 def change_mode(layout: Layout, state: ClusterState, supervisor: Supervisor, steps: Steps, wanted: str) -> None:
     """Bring all processes to a mode, through the modes before it, and save it for later starts.
 
-    Args:
-        wanted: one of `MODES`.
-
     Raises:
         DeployError: the cluster has no access control or no TLS, is already further or is not running, or a process
             refuses. The command can be repeated.

@@ -23,14 +23,11 @@ class ClusterState:
     """The contents of ``cluster.json``.
 
     Attributes:
-        mongod: path of the mongod binary.
         cache_gb: WiredTiger cache of each mongod, in GiB.
-        workers: processes per router.
         sockets: directory of the processes' UNIX sockets.
         parameters: server parameters of the shards (see `deploy.parameters`).
         separate_sockets: whether each daemon has its own socket directory.
         log_rotate: action on a log file at rotation, ``rename`` or ``reopen``.
-        daemon_options: additional options for the daemons.
         has_access_control: whether processes and clients have to log in.
         added: every shard that was ever added to the cluster. One that the catalog no longer has was removed, and must
             not be added again.

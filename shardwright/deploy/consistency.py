@@ -14,7 +14,6 @@ def inconsistencies(uri: str, log_in: Mapping[str, Any], *, indexes: bool) -> li
     """Run ``checkMetadataConsistency`` on a cluster.
 
     Args:
-        log_in: see `Layout.log_in`.
         indexes: whether to compare the indexes of the shards too."""
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:

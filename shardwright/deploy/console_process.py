@@ -17,7 +17,6 @@ def console_beside(directory: Path, port: int | None) -> Iterator[str | None]:
     """Run a console within the block; yields the line with its address.
 
     Args:
-        directory: of the cluster.
         port: of the console, 0 for any free one; None for no console.
     """
     if port is None:

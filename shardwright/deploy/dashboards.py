@@ -38,7 +38,6 @@ class Dashboard:
 
     Attributes:
         name: part of its uid and file name.
-        panels: its panels in order.
         variables: variables that the user chooses besides the cluster: name and the metric that has them as labels.
     """
 

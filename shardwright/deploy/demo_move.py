@@ -18,7 +18,6 @@ class LiveMove:
     """A move as seen by a client.
 
     Attributes:
-        seconds: the duration of the move.
         writes: number of writes acknowledged during the move.
         longest_write: the duration of the longest write, in seconds.
         counted: the sum of all counters after the move, equal to ``writes`` if no write was lost or executed twice.
@@ -61,11 +60,7 @@ class _Writer(threading.Thread):
 
 
 def move_while_writing(client: Client, namespace: str, chunk: Chunk, to: str, query: dict[str, Any]) -> LiveMove:
-    """Move a chunk to another shard while writing to its documents that match ``query``.
-
-    Raises:
-        PyMongoError: the move or a write failed.
-    """
+    """Move a chunk to another shard while writing to its documents that match ``query``."""
     db, _, name = namespace.partition(".")
     collection = client[db][name]
     writer = _Writer(collection, list(collection.find(query, {"country": 1})))

@@ -46,11 +46,7 @@ _FORBIDDEN_IN_NAMES: Final = frozenset("/@: \t'\"\\,")
 
 
 def _host_name(text: str) -> str:
-    """Check a host name.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Check a host name."""
     if not text or _FORBIDDEN_IN_NAMES & set(text):
         raise ValueError(f"{text!r} is not a host name")
     return text
@@ -231,7 +227,6 @@ def parse_description(text: str, name: str) -> Description:
     """Parse a description.
 
     Args:
-        text: the contents of the file.
         name: of the file, for errors.
 
     Raises:

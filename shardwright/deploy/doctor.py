@@ -24,7 +24,6 @@ def of_connection_string(uri: str, key_file: Path | None) -> tuple[list[str], Cr
     """Return the router addresses in a connection string, and the credentials for routers and members.
 
     Args:
-        uri: of routers.
         key_file: the key of the cluster, for logging in at members; None without access control.
     """
     try:

@@ -35,7 +35,6 @@ class Finding:
     """One fault.
 
     Attributes:
-        check: the name of the check that found it.
         where: the address, replica set or directory.
         what: the fault, as a sentence without a period.
         mend: the remedy, as a sentence without a period.
@@ -335,7 +334,6 @@ class Check:
     """A row of the table.
 
     Attributes:
-        name: in output, and for scripts.
         title: the state of a cluster without such faults, for the documentation.
     """
 

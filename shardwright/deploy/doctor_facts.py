@@ -22,7 +22,6 @@ class Certificate:
 
     Attributes:
         names: its DNS names and addresses.
-        expires: the end of its validity.
     """
 
     names: tuple[str, ...]
@@ -34,12 +33,10 @@ class Server:
     """One address of the cluster. Facts that are not available are None, or empty.
 
     Attributes:
-        address: ``host:port``.
         kind: the program that should listen there.
         replica_set: the set it should belong to.
         refusal: why no connection could be opened.
         failure: why hello failed on an open connection.
-        hello: its reply.
         version: of the mongod behind a daemon.
         own_version: of the daemon itself.
         options: ``getCmdLineOpts.parsed``; None if it could not be read.
@@ -96,7 +93,6 @@ class LocalProcess:
     Attributes:
         name: as `shardwright status` shows it.
         open_files: its limit of open files.
-        directories: the directories it writes to.
     """
 
     name: str

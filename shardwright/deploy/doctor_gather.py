@@ -44,12 +44,7 @@ _TLS_OPTIONS: Final = ("tlscafile", "tlscertificatekeyfile", "tlscertificatekeyf
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Log-in options of the doctor.
-
-    Attributes:
-        at_routers: options of a client of routers.
-        at_members: options of a client of daemons.
-    """
+    """Log-in options of the doctor."""
 
     at_routers: Mapping[str, Any] = field(default_factory=dict)
     at_members: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +61,6 @@ def gather(
 
     Args:
         seeds: addresses of routers.
-        credentials: the log-in options.
         known: known connection strings of sets, by the names of their shards and ``config``.
         metrics: known metrics endpoints, by the addresses of daemons.
     """

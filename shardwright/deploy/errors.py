@@ -4,11 +4,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 
 class DeployError(Exception):
-    """A problem that the user can act on; the message is one clear sentence, shown without a traceback.
-
-    Attributes:
-        exit_status: of the command.
-    """
+    """A problem that the user can act on; the message is one clear sentence, shown without a traceback."""
 
     exit_status = 1
 

@@ -46,7 +46,6 @@ def read_member(directory: Path, replica_set: str) -> HostMember:
     """Read the member of a set on this host.
 
     Args:
-        directory: of the daemons' files.
         replica_set: the name of the set, which is in the name of the file.
     """
     candidates = [(program, _file(directory, program, replica_set)) for program in (SHARDD, CONFIGD)]

@@ -72,11 +72,7 @@ class Joining:
         self._wait_registered()
 
     def join(self, through: str) -> None:
-        """Add this mongod to the set, unless it is a member already, and wait until it has copied the data.
-
-        Args:
-            through: the address of the daemon of a member.
-        """
+        """Add this mongod to the set, unless it is a member already, and wait until it has copied the data."""
         name, mongod = self.member.replica_set, self.member.mongod
         if self._state_of_mongod() is Progress.EMPTY:
             with self.steps.step(f"adding {mongod} to {name}"):

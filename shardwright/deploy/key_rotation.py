@@ -41,7 +41,6 @@ class Rotation:
 
     Attributes:
         stage: the contents of the key file, now or after the next write.
-        restarted: the processes that have read it.
     """
 
     stage: Stage = Stage.BOTH
@@ -140,11 +139,7 @@ def _restart(layout: Layout, state: ClusterState, supervisor: Supervisor, plan: 
 
 
 def _wait_member(connection: Mapping[str, Any], address: str, deadline: float) -> None:
-    """Wait until a mongod is primary or secondary.
-
-    Raises:
-        DeployError: it is neither in time.
-    """
+    """Wait until a mongod is primary or secondary."""
     with connect(address, log_in=connection) as client:
         while not {"isWritablePrimary", "secondary"} & {
             name for name, value in _hello(client).items() if value is True

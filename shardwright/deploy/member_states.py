@@ -23,7 +23,6 @@ def progress(hello: Mapping[str, Any], replica_set: str, mongod: str, daemon: st
     """Return the progress of a mongod according to its hello.
 
     Args:
-        hello: its reply.
         replica_set: the set it should belong to.
         mongod: its address in the configuration of the set.
         daemon: the address of the daemon in front of it.
@@ -76,9 +75,6 @@ def extended(configuration: Mapping[str, Any], mongod: str) -> dict[str, Any] | 
     """Return the configuration of a set with another member; None if the set has it.
 
     The server itself gives a new member no vote until it has copied the data.
-
-    Args:
-        mongod: the address of the new member.
     """
     members = configuration["members"]
     if mongod in [member["host"] for member in members]:

@@ -60,11 +60,7 @@ def find_mongod(option: str | None = None) -> str:
 
 
 def untried_release(path: str) -> str | None:
-    """Return a warning about a mongod of an untested release; None for a tested one.
-
-    Args:
-        path: a mongod that `find_mongod` has found.
-    """
+    """Return a warning about a mongod of an untested release; None for a tested one."""
     release = _release(path)
     if release == RELEASE_TRIED:
         return None
@@ -93,8 +89,6 @@ def mongod_arguments(
         sockets: the directory of its UNIX socket, also the working directory of a mongod without a port.
         parameters: added to the parameters of every member.
         log_rotate: action on the log file at rotation.
-        auth_words: the options that turn access control on.
-        tls_words: the options for TLS.
     """
     assert plan.replica_set is not None
     settings = {
@@ -132,7 +126,6 @@ def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_L
 
     Args:
         address: ``host:port``, or the path of a UNIX socket.
-        log_in: see `Access.log_in`.
     """
     milliseconds = int(timeout * 1000)
     return MongoClient(
@@ -157,7 +150,6 @@ def initiate(
 
     Args:
         first: the client address of the first member (`ClusterState.address`).
-        log_in: see `Access.log_in`.
     """
     configuration = {
         "_id": replica_set,
@@ -198,7 +190,7 @@ def wait_primary(
 def wait_members_known(addresses: list[str], deadline: float, log_in: Mapping[str, Any] = NO_LOG_IN) -> None:
     """Wait until the hello of each daemon of a replica set contains the addresses of all of them.
 
-    Daemons register with each other after they have started, so they are ready a little before their hellos list each other.
+    Daemons register with each other after they have started, so they are ready a little before that.
 
     Raises:
         DeployError: one does not when ``time.monotonic()`` reaches ``deadline``.
@@ -240,11 +232,7 @@ def _embedded_mongod() -> str | None:
 
 @cache
 def _release(path: str) -> tuple[int, int]:
-    """Return major and minor version of a mongod.
-
-    Raises:
-        DeployError: it is not a working mongod.
-    """
+    """Return major and minor version of a mongod."""
     try:
         completed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -39,7 +39,6 @@ def scrape_targets(topology: Topology, workers: int, cluster: str) -> list[dict[
 
     Args:
         workers: processes per router; each has a port of its own.
-        cluster: the value of the label ``cluster``.
     """
     targets = []
     for plan in topology.processes:
@@ -55,11 +54,7 @@ def scrape_targets(topology: Topology, workers: int, cluster: str) -> list[dict[
 
 
 def write_monitor_config(directory: Path, targets: list[dict[str, Any]]) -> list[Path]:
-    """Write all files, replacing earlier ones, and return their paths.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write all files, replacing earlier ones, and return their paths."""
     (directory / "dashboards").mkdir(parents=True, exist_ok=True)
     files = {
         "prometheus.yml": _PROMETHEUS,

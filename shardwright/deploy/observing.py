@@ -23,8 +23,6 @@ class SeenByConsole:
     """Addresses and options with which a console connects to a cluster.
 
     Attributes:
-        title: name of the cluster.
-        targets: the daemons' metrics.
         client_options: further options of connections, for TLS.
     """
 
@@ -95,11 +93,7 @@ class ClusterObserver:
 
 
 def chunk_map_text(uri: str, log_in: Mapping[str, Any], namespace: str) -> str:
-    """Read a sharded collection's chunks through a router, and draw the chunk map.
-
-    Args:
-        log_in: further options of the client.
-    """
+    """Read a sharded collection's chunks through a router, and draw the chunk map."""
     options = {"serverSelectionTimeoutMS": CONNECT_MILLISECONDS_MAX, **log_in}
     try:
         with MongoClient[dict[str, Any]](uri, **options) as client:

@@ -33,11 +33,7 @@ _OF_ROUTERS_TOO: Final = frozenset(
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
-    """Parse name and value from ``NAME=VALUE``.
-
-    Raises:
-        ValueError: it is not of that form.
-    """
+    """Parse name and value from ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not name.isalnum() or not value:
         raise ValueError(f"{text!r} is not of the form NAME=VALUE")

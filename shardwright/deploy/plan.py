@@ -13,14 +13,7 @@ from shardwright.deploy.up_options import DEFAULT_PORT, UpOptions
 def existing_cluster(
     layout: Layout, state: ClusterState, options: UpOptions, mongod: str, ports: PortReservation
 ) -> ClusterState:
-    """Prepare the cluster in the directory for a start on its previous ports, and reserve them.
-
-    Args:
-        state: the cluster's previous state.
-        options: the requested changes.
-        mongod: the path of the binary.
-        ports: reserves its ports.
-    """
+    """Prepare the cluster in the directory for a start on its previous ports, and reserve them."""
     _check_same(layout, options, state)
     sockets = layout.choose_sockets()
     if sockets != state.sockets:

@@ -70,11 +70,7 @@ class SecretFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """The planned files of a cluster.
-
-    Attributes:
-        root: the folder that they are in.
-    """
+    """The planned files of a cluster."""
 
     root: Path
     description: Description
@@ -94,7 +90,6 @@ class Folder:
         """Write the files that differ, and remove files of an earlier plan that are not in this one.
 
         Raises:
-            OSError: a file cannot be written.
             DeployError: the authority that signs certificates cannot be used.
         """
         planned = self._texts()

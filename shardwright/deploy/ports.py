@@ -32,11 +32,7 @@ _last_choice: dict[int, int] = {}  # by port, of this process
 
 
 def ports_to_choose_from() -> range:
-    """Return the range from which free ports are chosen.
-
-    Raises:
-        DeployError: the environment variable is not a range of ports.
-    """
+    """Return the range from which free ports are chosen."""
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     if text is None:
         return FREE_PORTS

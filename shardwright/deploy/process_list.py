@@ -32,7 +32,6 @@ def processes_with_states(
     Args:
         running: the pids of processes, None for processes that do not run.
         addresses: the address of each process, by name.
-        log_in: see `Access.log_in`.
     """
     with ThreadPoolExecutor(max_workers=len(running) or 1) as asking:
         found = [asking.submit(_described, plan, pid, addresses[plan.name], log_in) for plan, pid in running.items()]

@@ -108,9 +108,6 @@ def spawn(
         environment: variables to add to this process's environment.
         directory: its working directory; ``None`` for the directory of this process.
         masked_signals: signals that are blocked until the program unblocks them.
-
-    Raises:
-        OSError: the program cannot be started.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     if directory is not None:

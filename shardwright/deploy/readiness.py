@@ -15,11 +15,7 @@ LOOK_TIMEOUT = 2.0
 
 
 def is_ready(plan: ProcessPlan, address: str) -> bool:
-    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` succeeds.
-
-    Args:
-        address: see `ClusterState.address`.
-    """
+    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` succeeds."""
     if plan.role is Role.MONGOD:
         return _is_listening(address)
     assert plan.metrics_port is not None
@@ -55,7 +51,6 @@ def ask(address: str, path: str, seconds: float = LOOK_TIMEOUT) -> Answer | None
     """Request a page of a daemon's HTTP endpoint; None if there is no answer in time.
 
     Args:
-        address: ``host:port`` of the endpoint.
         path: ``/metrics``, ``/healthz`` or ``/readyz``.
         seconds: the limit for each step.
     """

@@ -7,11 +7,7 @@ from shardwright.deploy.topology import ProcessPlan, Role, Size, Topology
 
 
 def recovered_state(layout: Layout) -> ClusterState:
-    """Return a state with only the names and roles of the running processes.
-
-    Raises:
-        DeployError: the directory does not exist.
-    """
+    """Return a state with only the names and roles of the running processes."""
     plans = tuple(ProcessPlan(name, _role(name), port=0) for name in sorted(marked_processes(layout.identity())))
     return ClusterState(Topology(Size(), plans), "", DEFAULT_CACHE_GB, DEFAULT_WORKERS, layout.choose_sockets())
 

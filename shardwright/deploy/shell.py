@@ -36,7 +36,6 @@ def mongosh(document: dict[str, Any], words: Sequence[str]) -> Program:
     """Return the mongosh that connects to a cluster and logs in as its first user.
 
     Args:
-        document: see `LocalCluster.describe`.
         words: further words of its command line; with a script, mongosh exits after it.
     """
     try:

@@ -72,7 +72,6 @@ def start_processes(
     Args:
         topology: the processes to start, perhaps a part of the cluster.
         state: the whole cluster.
-        log_in: see `Layout.log_in`.
     """
 
     def start_all(*roles: Role) -> None:

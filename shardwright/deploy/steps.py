@@ -52,8 +52,6 @@ class BarSteps(Steps):
     """Steps of work with a known size, shown by a bar; on a terminal, the bar replaces the lines.
 
     Args:
-        steps: prints the lines.
-        bar: advances by each part that is done.
         is_alone: whether the bar replaces the lines of the steps.
     """
 

@@ -161,11 +161,7 @@ class Supervisor:
             self._layout.pid_file(plan.name).unlink(missing_ok=True)
 
     def restart(self, plan: ProcessPlan, deadline: float) -> None:
-        """Stop a process if it is running, start it again and wait until it is ready.
-
-        Raises:
-            DeployError: as `start` and `wait_ready`.
-        """
+        """Stop a process if it is running, start it again and wait until it is ready."""
         self.stop([plan])
         self.start(plan)
         self.wait_ready([plan], deadline)

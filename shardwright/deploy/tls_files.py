@@ -129,9 +129,6 @@ class TlsFiles:
         """Return the servers' and the clients' authority, which may be the same.
 
         Both are created if the servers' is missing.
-
-        Raises:
-            OSError, ValueError, TypeError: see `Authority.load` and `Authority.save`.
         """
         files = self.directory / "ca-key.pem", self.ca_file
         clients_files = self.directory / "clients-ca-key.pem", self.clients_ca_file

@@ -50,8 +50,6 @@ def watch(
 
     Args:
         addresses: ``host:port`` of each process's metrics, by its name.
-        pause: waits for a number of seconds.
-        seconds: the length of an interval.
         times: number of screens to write; None for no limit.
         is_terminal: whether each screen replaces the one before.
     """
@@ -66,12 +64,7 @@ def watch(
 
 
 def screen(interval: Interval, silent: Sequence[str], now: datetime) -> str:
-    """Format one screen.
-
-    Args:
-        interval: the time between two scrapes.
-        silent: processes that did not answer.
-    """
+    """Format one screen."""
     parts = [_summary(interval, now)]
     if silent:
         parts.append(f"no answer from {', '.join(silent)}")

@@ -61,11 +61,7 @@ class ProcessPlan:
         return None if self.metrics_port is None else f"{LOOPBACK}:{self.metrics_port}"
 
     def ports(self, workers: int = 1) -> list[int]:
-        """Return all ports that the process listens on.
-
-        Args:
-            workers: processes per router.
-        """
+        """Return all ports that the process listens on."""
         own = [] if self.port is None else [self.port]
         if self.metrics_port is None:
             return own
@@ -121,7 +117,6 @@ class Topology:
         Args:
             router_port: returns the port of the router with a given index.
             free_ports: returns the first of a given number of consecutive free ports, different ones on every call.
-            workers: processes per router.
             mongods_have_ports: whether mongods listen on more than a UNIX socket.
         """
         sets = {CONFIG_SET: size.config_members} | {f"shard{i}": size.members for i in range(size.shards)}
@@ -133,12 +128,7 @@ class Topology:
         return cls(size, (*mongods, *sidecars, *routers))
 
     def with_shard(self, members: int, free_ports: Callable[[int], int]) -> Self:
-        """Return the cluster with another shard, under the first unused name.
-
-        Args:
-            members: of its replica set.
-            free_ports: see `plan`.
-        """
+        """Return the cluster with another shard, under the first unused name."""
         used = {plan.replica_set for plan in self.processes}
         name = next(name for name in map("shard{}".format, count()) if name not in used)
         have_ports = all(mongod.port is not None for mongod in self.of_role(Role.MONGOD))

@@ -42,7 +42,6 @@ def finish_upgrade(uri: str, log_in: Mapping[str, Any], *, is_dry_run: bool = Fa
     """Run ``finishUpgrade`` and return its ``featureVersion``, ``newest``, and for a dry run ``obstacles``.
 
     Args:
-        log_in: see `Layout.log_in`.
         is_dry_run: whether to change nothing."""
     try:
         with MongoClient[dict[str, Any]](uri, **log_in) as client:

@@ -79,7 +79,6 @@ def cut(buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool) -> Batc
     """Cut the next batch; None if more has to be read first.
 
     Args:
-        buffer: the items read, in order.
         closes_at_once: whether a mark with the time of an event rules out further events of that time. With several
             shards behind the stream it does not.
     """

@@ -52,7 +52,6 @@ class Change:
 
     Attributes:
         time: ``clusterTime``, shared by all events of a transaction.
-        token: the resume token, as a document.
         namespace: ``db.collection``, or ``db`` for an event of the whole database.
         key: ``documentKey``, as a document; empty for DDL.
         document: ``fullDocument`` of an insert or replace.
@@ -84,12 +83,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mark:
-    """A position in the stream; all events before it have been read.
-
-    Attributes:
-        time: the cluster time of the position.
-        token: the resume token, as a document.
-    """
+    """A position in the stream; all events before it have been read."""
 
     time: Timestamp
     token: bytes
@@ -105,11 +99,7 @@ def id_of(document: bytes) -> Value:
 
 
 def token_time(token: bytes) -> Timestamp:
-    """Return the cluster time of a resume token.
-
-    Raises:
-        EventError: it is not a resume token of MongoDB.
-    """
+    """Return the cluster time of a resume token."""
     text = rawbson.decode_document(token).get("_data")
     data = bytes.fromhex(text) if isinstance(text, str) else b""
     if len(data) < 9 or data[0] != _TIMESTAMP_TYPE:
@@ -118,11 +108,7 @@ def token_time(token: bytes) -> Timestamp:
 
 
 def parse(event: bytes) -> Change:
-    """Parse an event.
-
-    Raises:
-        EventError: it lacks a type, a time or a token.
-    """
+    """Parse an event."""
     found = rawbson.index(event)
 
     def raw(name: bytes) -> bytes:

@@ -53,10 +53,7 @@ class PieceCompared:
 
     Attributes:
         last: its last ``_id`` at the source; None if the piece reaches to the end.
-        documents: of the source.
-        target_documents: of the target.
         checked: the ``_id`` values that were compared, if something differs.
-        found: documents that differ.
     """
 
     last: Bound

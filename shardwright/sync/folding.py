@@ -47,11 +47,7 @@ Operation = Put | Remove | Patch | Reread
 
 @dataclass(frozen=True)
 class Folded:
-    """The changes of one document in a batch.
-
-    Attributes:
-        key: its ``documentKey``.
-    """
+    """The changes of one document in a batch."""
 
     namespace: str
     key: bytes

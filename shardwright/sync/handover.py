@@ -21,11 +21,7 @@ class CommitError(Exception):
 
 
 async def block_writes(end: End, *, is_blocked: bool) -> None:
-    """Block or allow the writes of users.
-
-    Raises:
-        OperationFailure: the deployment refuses it.
-    """
+    """Block or allow the writes of users."""
     await repeated(lambda: end.command("admin", {"setUserWriteBlockMode": 1, "global": is_blocked}))
 
 
@@ -34,9 +30,6 @@ async def acquire_blocked(store: Store, target: End) -> None:
 
     The block may apply to this process as well, because its user cannot bypass it or access control is off. Then the
     block is lifted.
-
-    Raises:
-        LeaseHeldError: another process runs this direction.
     """
     try:
         await repeated(store.acquire)

@@ -52,12 +52,7 @@ async def match_key(run: Run, wanted: Collection, theirs: Collection) -> None:
 
 
 async def match_zones(run: Run, wanted: Collection, there: Sequence[Mapping[str, Any]] | None) -> None:
-    """Give a collection of the target the zones of the source, if they are carried.
-
-    Args:
-        wanted: the collection with the source's zones.
-        there: the zone ranges of the target.
-    """
+    """Give a collection of the target the zones of the source, if they are carried."""
     if wanted.zones is None:
         return
     new, old = [{encode({"": _parts(each)}): each for each in zones} for zones in (wanted.zones, there or ())]
@@ -81,7 +76,6 @@ async def presplit(source: End, target: End, collection: Collection, shards: Seq
 
     Args:
         collection: in its form at the target.
-        shards: the ids of the target's shards.
     """
     key = collection.key
     if key is None or len(shards) < 2 or collection.zones or "hashed" in key.values():
@@ -117,7 +111,6 @@ def split_points(samples: Sequence[Mapping[str, Any]], chunks: int) -> list[Mapp
     """Return the bounds between chunks with about the same number of documents.
 
     Args:
-        samples: values of the shard key, in their order.
         chunks: the wanted number; there are fewer if values repeat.
     """
     found: list[Mapping[str, Any]] = []

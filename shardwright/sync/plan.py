@@ -57,7 +57,6 @@ class Deployment:
         is_sharded: whether it is reached through a router.
         identity: its cluster id, or the name of its replica set.
         collections: by namespace, the ones that the filter selects, including kinds that cannot be replicated.
-        users: users and roles, as ``db.name``.
         shards: the zones of each shard, by its id.
     """
 
@@ -96,9 +95,7 @@ def planned(
     """Compare both ends before the first write.
 
     Args:
-        merges: whether the target may already have documents (``--existing merge``).
         counts: documents of the target by namespace, 0 or more than 0.
-        carries_users: whether users and roles are carried (``--users``).
     """
     refusals = [
         f"{name} runs version {'.'.join(map(str, end.version))}: 6.0 or newer is needed"

@@ -41,7 +41,6 @@ class Options:
         merges: whether the target may already have documents; it is made equal to the source.
         source_writes: whether checkpoints are recorded at the source, too.
         blocks_writes: whether a commit blocks the writes of users at the source.
-        users: whether users and roles are carried.
         reversible: whether a commit keeps the data for `reverse`.
     """
 
@@ -84,7 +83,6 @@ async def prepared(
     """Plan the replication if it is new, or find its position to resume.
 
     Args:
-        store: has the lease.
         is_lost: whether the source no longer has the changes since the stored position.
 
     Raises:

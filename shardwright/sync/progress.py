@@ -52,11 +52,7 @@ class Rates:
 
 
 def of_rates(rates: Rates, copied: Mapping[str, Any], *, is_copied: bool) -> dict[str, Any]:
-    """Return ``rates``: work per second, and the remaining time of the copy.
-
-    Args:
-        rates: of ``documents``, ``bytes`` and ``events``.
-    """
+    """Return ``rates``: work per second, and the remaining time of the copy."""
     left = copied["estimatedTotalBytes"] - copied["estimatedCopiedBytes"]
     return {
         "documentsPerSecond": round(rates.rate("documents"), 1),

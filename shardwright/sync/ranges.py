@@ -27,7 +27,6 @@ def bounds_from(samples: Sequence[bytes], count: int) -> list[tuple[Bound, Bound
 
     Args:
         samples: documents with ``_id`` alone, in its order.
-        count: the wanted number of ranges.
     """
     cuts: list[bytes] = []
     for number in range(1, count):

@@ -54,12 +54,7 @@ class Compared:
         return self.missing | self.extra | self.different
 
     def note(self, checked: Iterable[Value], found: Differences) -> None:
-        """Replace the findings for some documents.
-
-        Args:
-            checked: the ``_id`` values that were compared.
-            found: the ones that differ.
-        """
+        """Replace the findings for some documents."""
         gone = set(checked)
         for known, now in (
             (self.missing, found.missing),
@@ -156,7 +151,6 @@ class Round:
     """A round in progress.
 
     Attributes:
-        done: the finished namespaces.
         current: the namespace being compared; None between two.
         position: the last compared ``_id`` in it.
     """

@@ -44,12 +44,12 @@ class Outcome:
 class Sync:
     """A replication in this process.
 
-    Requests of users raise `StateError` if they are not possible in the present state.
+    Requests of users raise `StateError` if they are not possible in the present state, and `CommitError` if a condition
+    for them is not met.
 
     Attributes:
         id: of the replication, the same in both directions.
         replication: the request in its present direction.
-        state: as in mongosync.
         notes: things that are not carried, from the preflight.
         error: the reason of the last failed commit.
     """
@@ -91,7 +91,6 @@ class Sync:
 
         Raises:
             LeaseHeldError: another process runs this replication.
-            LeaseLostError: another process has taken over.
             RefusedError: something cannot be carried.
         """
         store = self._new_store()
@@ -127,11 +126,7 @@ class Sync:
             await self._store.release()
 
     async def _take_again(self, store: Store, error: LeaseLostError) -> None:
-        """Acquire a lease again that has expired, for example while the target was away.
-
-        Raises:
-            LeaseLostError: another process has it.
-        """
+        """Acquire a lease again that has expired, for example while the target was away."""
         try:
             await repeated(store.acquire)
         except LeaseHeldError:
@@ -303,22 +298,14 @@ class Sync:
             self._parts.follower.allowed.set()
 
     def commit(self) -> None:
-        """Begin to hand over to the target.
-
-        Raises:
-            CommitError: the copy is not complete, or the lag is too long.
-        """
+        """Begin to hand over to the target; the copy must be complete and the lag short."""
         if self.state == State.RUNNING and not self.can_commit:
             raise CommitError("the target is not close enough to the source to commit")
         self.state, self.error = after(self.state, Step.COMMIT), None
         self._commit_asked.set()
 
     def reverse(self) -> None:
-        """Begin to follow in the opposite direction, after a commit.
-
-        Raises:
-            CommitError: it was not started as reversible.
-        """
+        """Begin to follow in the opposite direction, after a commit of a reversible replication."""
         if not self._options.reversible:
             raise CommitError("the replication was not started with --reversible")
         self.state = after(self.state, Step.REVERSE)
@@ -374,8 +361,7 @@ class Sync:
     async def verify(self) -> Report:
         """Compare everything again, at moments in which the target equalled a state of the source.
 
-        Raises:
-            CommitError: the copy is not complete, or the replication is not running.
+        The copy must be complete, and the replication running.
         """
         if self._parts is None or not self._copied.is_set() or self.state != State.RUNNING:
             raise CommitError("nothing can be compared before the copy is complete, or while it does not run")

@@ -24,9 +24,7 @@ def problems(
     """Describe the differences of a collection.
 
     Args:
-        ours: at the source; None if it is not there.
         wanted: its planned form at the target, with shard key and zones.
-        theirs: at the target.
         has_more: whether the target may have indexes and options of its own, because it had the collection before.
     """
     if ours is None or wanted is None:

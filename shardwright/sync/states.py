@@ -45,11 +45,7 @@ _STEPS: Final = {
 
 
 def after(state: State, step: Step) -> State:
-    """Return the next state.
-
-    Raises:
-        StateError: the request is not possible now.
-    """
+    """Return the next state."""
     found = _STEPS.get((state, step))
     if found is None:
         raise StateError(f"cannot {step} a replication that is {state}")

@@ -85,7 +85,10 @@ class Refusal:
 
 
 class Store:
-    """The stored state of one replication."""
+    """The stored state of one replication.
+
+    Writes raise `LeaseLostError` once another process has taken over.
+    """
 
     def __init__(self, replication_id: str, source: End, target: End, *, source_writes: bool) -> None:
         self.id = replication_id
@@ -132,11 +135,7 @@ class Store:
         await self._target.own(RANGES).update_many({"sync": self.id}, raised)
 
     async def keep_lease(self, progress: Callable[[], Mapping[str, Any]]) -> None:
-        """Renew the lease for ever, and publish the progress with it.
-
-        Raises:
-            LeaseLostError: another process has taken over.
-        """
+        """Renew the lease for ever, and publish the progress with it."""
         while True:
             try:
                 await self._renew({"progress": {"$literal": dict(progress())}})
@@ -147,11 +146,7 @@ class Store:
             await asyncio.sleep(RENEW_SECONDS)
 
     async def _renew(self, more: Mapping[str, Any]) -> None:
-        """Renew the lease, even if it has expired, unless another process has it.
-
-        Raises:
-            LeaseLostError: another process has it.
-        """
+        """Renew the lease, even if it has expired, unless another process has it."""
         asked = time.monotonic()
         change = [{"$set": {"until": _UNTIL, **more}}]
         result = await self._target.own(LEASES).update_one({"_id": self.id, "term": self.term}, change)
@@ -195,7 +190,6 @@ class Store:
         """Record a checkpoint on both sides, with a new session; return whether anything had changed.
 
         Args:
-            last: the cluster time of the newest applied change.
             counters: the work of this process.
             is_new: record it even if nothing was done.
         """
@@ -250,11 +244,9 @@ class Store:
         """Write documents and a position in one transaction, as long as the lease is ours; return its time.
 
         Args:
-            collection: of the position.
             bypasses: whether a collection has the source's validator, which its documents have passed there.
 
         Raises:
-            LeaseLostError: another process has the lease.
             BulkWriteError: a document was refused; then nothing is written.
         """
         fence = self._target.own(collection)

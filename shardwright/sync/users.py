@@ -30,8 +30,6 @@ class AccountChanges:
     """The writes that give the target the users, or the roles, of the source.
 
     Attributes:
-        new: documents that the target lacks.
-        changed: documents that differ at the target.
         drops: users or roles that the source no longer has.
         carried: the ``_id`` values of everything that the target then has from the source.
         kept: the ``_id`` values of users or roles that the target had before, which stay unchanged.

@@ -32,8 +32,6 @@ class Writer:
         lock: held while changes are applied, and while the copy repeats changed documents.
         read_until: the latest time of a read of the source. Before changes are applied up to it, some documents of the
             target may be newer than others.
-        collections: in their form at the target, by namespace.
-        touched: the written documents, for the verification.
         touched_until: the time of the source that the target has reached when all of these are written.
     """
 
