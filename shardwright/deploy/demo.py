@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="port of the router (default: any free one)")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running, with its directory")
     options = parser.parse_args(arguments)
-    # The cities are two million objects without reference cycles. Collecting garbage among them took 4 of 6.3 s.
+    # The cities are two million objects without reference cycles. Collecting garbage among them took 4 of 6.3 s of
+    # processor time.
     gc.disable()
     directory = Path(tempfile.mkdtemp(prefix="shardwright-demo-"))
     steps = Steps(sys.stdout)

@@ -27,8 +27,11 @@ _REFUSED: Final = (13, 18)
 """Unauthorized, AuthenticationFailed."""
 
 _PASSING: Final = (74, 91, 94, 103, 109, 189, 308, 10107, 11600, 11602, 13435, 13436)
-"""NodeNotFound, ShutdownInProgress, NotYetInitialized, NewReplicaSetConfigurationIncompatible, ConfigurationInProgress,
-PrimarySteppedDown, CurrentConfigNotCommittedYet, and the errors of a member that is not primary at the moment."""
+"""Errors that may pass while a member starts, elects or is reconfigured.
+
+NodeNotFound, ShutdownInProgress, NotYetInitialized, NewReplicaSetConfigurationIncompatible, ConfigurationInProgress,
+PrimarySteppedDown, CurrentConfigNotCommittedYet, and the errors of a member that is not primary at the moment.
+"""
 
 _POLL_SECONDS: Final = 0.25
 """Interval between two checks of a member, which sends no event to a waiting client."""
