@@ -1,4 +1,4 @@
 """Benchmarks: the same requests sent directly to a mongod, through the genuine router code, and through our router.
 
-Every measurement raises `loadgen.BenchError` if a target does not start, refuses a request, or replies wrongly.
+Every measurement raises `bench.loadgen.BenchError` if a target does not start, refuses a request, or replies wrongly.
 """

@@ -7,7 +7,7 @@ already does everything a console needs: it logs in by SCRAM and again on each n
 when one dies, and supports cursors and the TLS options of connection strings. Our own client on trio would repeat all
 of it.
 
-Functions that read the cluster raise `reader.Refused`, which the application turns into an error page or reply.
+Functions that read the cluster raise `console.reader.Refused`, which the application turns into an error page or reply.
 
 ::
 

@@ -3,6 +3,7 @@
 The launcher is a client of the mongods and daemons that it starts. It reaches them over the wire and as processes, and
 imports none of the daemons' code.
 
-Functions raise `errors.DeployError` for every problem that the user can act on. Their docstrings omit it for the plain
-cases: a file that cannot be read or written, an unknown process or shard, a server that refuses or does not answer.
+Functions raise `deploy.errors.DeployError` for every problem that the user can act on. Their docstrings omit it for the
+plain cases: a file that cannot be read or written, an unknown process or shard, a server that refuses or does not
+answer.
 """
