@@ -146,36 +146,32 @@ def test_a_question_may_be_answered_by_any_member_that_has_come_up_to_the_known_
     assert servers.commands[-1]["readConcern"] == {"level": "local", "afterClusterTime": TIME}
 
 
-def test_operations_that_can_do_without_the_config_servers_wait_once_until_these_answer() -> None:
+async def test_operations_that_can_do_without_the_config_servers_wait_once_until_these_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     servers = FakeConfigServers(TIME)
     servers.is_silent = True
 
-    async def main() -> None:
-        catalog = client_of(servers, VectorClock())
-        async with trio.open_nursery() as nursery:
-            flights: SingleFlight[str, Any] = SingleFlight(nursery)
-            read = partial(flights.run, "shards", lambda: catalog.read(read_shards()))
-            waits = []
-            for _ in range(3):
-                began = trio.current_time()
-                assert await catalog.attempt_briefly(read) is None
-                waits.append(trio.current_time() - began)
-            assert waits == [PATIENCE_SECONDS, 0.0, 0.0]
-            assert len(servers.commands) == 1  # which all of them have waited for
-            servers.is_silent = False
-            await catalog.command({"ping": 1})
-            await trio.sleep(READ_SECONDS_MAX)
-            assert await catalog.attempt_briefly(read) == []
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    catalog = client_of(servers, VectorClock())
+    async with trio.open_nursery() as nursery:
+        flights: SingleFlight[str, Any] = SingleFlight(nursery)
+        read = partial(flights.run, "shards", lambda: catalog.read(read_shards()))
+        waits = []
+        for _ in range(3):
+            began = trio.current_time()
+            assert await catalog.attempt_briefly(read) is None
+            waits.append(trio.current_time() - began)
+        assert waits == [PATIENCE_SECONDS, 0.0, 0.0]
+        assert len(servers.commands) == 1  # which all of them have waited for
+        servers.is_silent = False
+        await catalog.command({"ping": 1})
+        await trio.sleep(READ_SECONDS_MAX)
+        assert await catalog.attempt_briefly(read) == []
 
 
-def test_operations_do_not_wait_for_config_servers_that_fail() -> None:
+async def test_operations_do_not_wait_for_config_servers_that_fail() -> None:
     servers = FakeConfigServers(TIME)
     servers.failure = CommandError(ErrorCode.Unauthorized, "not authorized")
 
-    async def main() -> None:
-        catalog = client_of(servers, VectorClock())
-        assert await catalog.attempt_briefly(lambda: catalog.read(read_shards())) is None
-
-    trio.run(main)
+    catalog = client_of(servers, VectorClock())
+    assert await catalog.attempt_briefly(lambda: catalog.read(read_shards())) is None

@@ -94,37 +94,31 @@ def test_two_concurrent_primaries_cannot_break_the_catalog(catalog: CatalogUser,
     assert len(catalog.bounds(sharded)) == 2
 
 
-def test_locks_are_granted_in_order_and_removed() -> None:
-    async def main() -> None:
-        locks = NamedLocks()
-        order: list[int] = []
+async def test_locks_are_granted_in_order_and_removed() -> None:
+    locks = NamedLocks()
+    order: list[int] = []
 
-        async def use(number: int, *names: str) -> None:
-            async with locks.hold(*names):
-                order.append(number)
+    async def use(number: int, *names: str) -> None:
+        async with locks.hold(*names):
+            order.append(number)
 
-        async with trio.open_nursery() as nursery, locks.hold("b", "a"):
-            for number, names in enumerate([("a", "b", "a"), ("b",), ("a",)]):
-                nursery.start_soon(use, number, *names)
-                await trio.testing.wait_all_tasks_blocked()
-            assert not order
-            assert locks.names_in_use == {"a", "b"}
-        assert order.index(0) < order.index(2)
-        assert sorted(order) == [0, 1, 2]
-        assert not locks.names_in_use
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery, locks.hold("b", "a"):
+        for number, names in enumerate([("a", "b", "a"), ("b",), ("a",)]):
+            nursery.start_soon(use, number, *names)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not order
+        assert locks.names_in_use == {"a", "b"}
+    assert order.index(0) < order.index(2)
+    assert sorted(order) == [0, 1, 2]
+    assert not locks.names_in_use
 
 
-def test_a_lock_that_was_never_granted_is_removed() -> None:
-    async def main() -> None:
-        locks = NamedLocks()
-        async with locks.hold("x"):
-            with trio.move_on_after(0) as scope:
-                async with locks.hold("x"):
-                    pytest.fail("held twice")
-            assert scope.cancelled_caught
-            assert locks.names_in_use == {"x"}
-        assert not locks.names_in_use
-
-    trio.run(main)
+async def test_a_lock_that_was_never_granted_is_removed() -> None:
+    locks = NamedLocks()
+    async with locks.hold("x"):
+        with trio.move_on_after(0) as scope:
+            async with locks.hold("x"):
+                pytest.fail("held twice")
+        assert scope.cancelled_caught
+        assert locks.names_in_use == {"x"}
+    assert not locks.names_in_use

@@ -119,23 +119,22 @@ def test_reads_do_not_wait_for_another_shards_time(catalog: CatalogUser) -> None
     assert len(reply["cursor"]["firstBatch"]) == 1
 
 
-def test_running_commands_are_interrupted_when_the_term_ends(config_set: Set, shards: dict[str, FakeShard]) -> None:
-    async def main() -> None:
-        async with in_process(config_set) as server:
-            codes: list[int] = []
+async def test_running_commands_are_interrupted_when_the_term_ends(
+    config_set: Set, shards: dict[str, FakeShard]
+) -> None:
+    async with in_process(config_set) as server:
+        codes: list[int] = []
 
-            async def wait_forever() -> None:
-                with pytest.raises(CommandError) as failure:
-                    await server.run({"_configsvrAddShard": "nobody/127.0.0.1:1"})
-                codes.append(failure.value.code)
+        async def wait_forever() -> None:
+            with pytest.raises(CommandError) as failure:
+                await server.run({"_configsvrAddShard": "nobody/127.0.0.1:1"})
+            codes.append(failure.value.code)
 
-            with trio.fail_after(10):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(wait_forever)
-                    nursery.start_soon(wait_forever)
-                    await trio.testing.wait_all_tasks_blocked(0.01)
-                    server.term.end()
-                await wait_forever()
-            assert codes == [ErrorCode.InterruptedDueToReplStateChange] * 3
-
-    trio.run(main)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_forever)
+                nursery.start_soon(wait_forever)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                server.term.end()
+            await wait_forever()
+        assert codes == [ErrorCode.InterruptedDueToReplStateChange] * 3

@@ -40,61 +40,49 @@ def begin(catalog: CatalogUser) -> Begin:
     return begun
 
 
-def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser, begin: Begin) -> None:
-    async def check() -> None:
-        async with in_process(config_set) as config:
-            operation = await begin(config)
-            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-            assert await ReshardingStore(config.term.catalog).active() is None
-            entry = catalog.config.collections.find_one({"_id": str(operation.namespace)})
-            assert entry is not None
-            assert entry["uuid"] == Binary.from_uuid(operation.participation.source_uuid)
-            assert not entry.keys() & {"reshardingFields", "allowMigrations"}
-
-    trio.run(check)
+async def test_abort_before_the_coordinator_runs(config_set: Set, catalog: CatalogUser, begin: Begin) -> None:
+    async with in_process(config_set) as config:
+        operation = await begin(config)
+        await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+        assert await ReshardingStore(config.term.catalog).active() is None
+        entry = catalog.config.collections.find_one({"_id": str(operation.namespace)})
+        assert entry is not None
+        assert entry["uuid"] == Binary.from_uuid(operation.participation.source_uuid)
+        assert not entry.keys() & {"reshardingFields", "allowMigrations"}
 
 
-def test_commit_before_the_coordinator_runs(config_set: Set, begin: Begin) -> None:
+async def test_commit_before_the_coordinator_runs(config_set: Set, begin: Begin) -> None:
     """It is answered although the operation is not running, and is not lost."""
 
-    async def check() -> None:
-        async with in_process(config_set) as config:
-            operation = await begin(config)
-            with trio.fail_after(10):
-                await config.run({"_configsvrCommitReshardCollection": str(operation.namespace)})
-            assert config.term.reshardings.control(operation.id).commit_requested.is_set()
-            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-
-    trio.run(check)
+    async with in_process(config_set) as config:
+        operation = await begin(config)
+        with trio.fail_after(10):
+            await config.run({"_configsvrCommitReshardCollection": str(operation.namespace)})
+        assert config.term.reshardings.control(operation.id).commit_requested.is_set()
+        await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
 
 
-def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Begin) -> None:
+async def test_an_operation_that_has_ended_is_not_continued(config_set: Set, begin: Begin) -> None:
     """A command found it in the catalog just before it ended."""
 
-    async def check() -> None:
-        async with in_process(config_set) as config:
-            operation = await begin(config)
+    async with in_process(config_set) as config:
+        operation = await begin(config)
+        await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+        with trio.fail_after(10), pytest.raises(OperationOverError):
+            await run_operation(config.term, operation)
+        with pytest.raises(CommandError) as caught:
             await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-            with trio.fail_after(10), pytest.raises(OperationOverError):
-                await run_operation(config.term, operation)
-            with pytest.raises(CommandError) as caught:
-                await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-            assert caught.value.code == ErrorCode.NoSuchReshardCollection
-
-    trio.run(check)
+        assert caught.value.code == ErrorCode.NoSuchReshardCollection
 
 
-def test_a_request_repeated_after_an_abort_begins_nothing(config_set: Set, begin: Begin) -> None:
+async def test_a_request_repeated_after_an_abort_begins_nothing(config_set: Set, begin: Begin) -> None:
     """Its first answer was lost, for example because another config server became primary."""
 
-    async def check() -> None:
-        async with in_process(config_set) as config:
-            operation = await begin(config)
-            await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
-            told = {"key": {"y": 1}, "reshardingUUID": Binary.from_uuid(operation.id)}
-            with trio.fail_after(10), pytest.raises(CommandError) as caught:
-                await config.run({"_configsvrReshardCollection": str(operation.namespace), **told})
-            assert (caught.value.code, caught.value.message) == (ErrorCode.ReshardCollectionAborted, "aborted")
-            assert await ReshardingStore(config.term.catalog).active() is None
-
-    trio.run(check)
+    async with in_process(config_set) as config:
+        operation = await begin(config)
+        await config.run({"_configsvrAbortReshardCollection": str(operation.namespace)})
+        told = {"key": {"y": 1}, "reshardingUUID": Binary.from_uuid(operation.id)}
+        with trio.fail_after(10), pytest.raises(CommandError) as caught:
+            await config.run({"_configsvrReshardCollection": str(operation.namespace), **told})
+        assert (caught.value.code, caught.value.message) == (ErrorCode.ReshardCollectionAborted, "aborted")
+        assert await ReshardingStore(config.term.catalog).active() is None

@@ -73,21 +73,18 @@ async def no_gossip() -> dict[str, Any]:
     return {}
 
 
-def test_a_primary_that_shows_no_members_leaves_the_entry() -> None:
+async def test_a_primary_that_shows_no_members_leaves_the_entry() -> None:
     """As a daemon does whose set has been initiated with the addresses of daemons."""
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            clients, catalog = FakeClients(), WrittenCatalog()
-            hosts = ShardHosts(cast("Catalog", catalog), cast("ShardClients", clients), nursery)
-            hosts.follow(ShardEntry("a", "rs/h:1"))
-            for members, expected in (((), 0), (("h:1",), 0), (("h:1", "h:2"), 1)):
-                clients.monitor.change(*members)
-                await trio.testing.wait_all_tasks_blocked()
-                assert catalog.transactions == expected
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        clients, catalog = FakeClients(), WrittenCatalog()
+        hosts = ShardHosts(cast("Catalog", catalog), cast("ShardClients", clients), nursery)
+        hosts.follow(ShardEntry("a", "rs/h:1"))
+        for members, expected in (((), 0), (("h:1",), 0), (("h:1", "h:2"), 1)):
+            clients.monitor.change(*members)
+            await trio.testing.wait_all_tasks_blocked()
+            assert catalog.transactions == expected
+        nursery.cancel_scope.cancel()
 
 
 def test_an_entry_without_hosts_does_not_end_the_term(caplog: pytest.LogCaptureFixture) -> None:

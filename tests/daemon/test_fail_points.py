@@ -56,17 +56,14 @@ def test_the_data_determines_the_error_and_who_gets_it() -> None:
     assert points.configure("here", "off") == 1
 
 
-def test_waiting_ends_when_the_fail_point_is_turned_off() -> None:
-    async def main() -> None:
-        points = FailPoints(["here"])
-        await points.hang_while("here")
-        points.configure("here", "alwaysOn")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(points.hang_while, "here")
-            with trio.fail_after(5):
-                await points.wait_entered("here", 1)
-            assert len(nursery.child_tasks) == 1
-            points.configure("here", "off")
-        assert points.configure("here", "off") == 1
-
-    trio.run(main)
+async def test_waiting_ends_when_the_fail_point_is_turned_off() -> None:
+    points = FailPoints(["here"])
+    await points.hang_while("here")
+    points.configure("here", "alwaysOn")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(points.hang_while, "here")
+        with trio.fail_after(5):
+            await points.wait_entered("here", 1)
+        assert len(nursery.child_tasks) == 1
+        points.configure("here", "off")
+    assert points.configure("here", "off") == 1

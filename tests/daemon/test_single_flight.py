@@ -70,27 +70,24 @@ def rest_of(step: Coroutine[Any, Any, int]) -> Generator[Any, Any, int]:
 
 
 @pytest.mark.parametrize(("way", "expected"), [("run", 1), ("run_after_now", 2)])
-def test_a_run_in_progress_counts_when_a_caller_asks_in_the_reactor(
+async def test_a_run_in_progress_counts_when_a_caller_asks_in_the_reactor(
     monkeypatch: pytest.MonkeyPatch, way: str, expected: int
 ) -> None:
     """It may end before the caller is in its own task."""
 
-    async def main() -> None:
-        work = Work()
-        async with trio.open_nursery() as nursery:
-            flights: SingleFlight[str, int] = SingleFlight(nursery)
-            nursery.start_soon(flights.run, "key", work)
-            await trio.testing.wait_all_tasks_blocked()
-            step = getattr(flights, way)("key", work)
-            with monkeypatch.context() as reactor:
-                reactor.setattr(REACTOR, "loop", RequestLoop(lambda: pytest.fail("no step is begun")))
-                step.send(None)
-            work.may_end.set()
-            await trio.testing.wait_all_tasks_blocked()
-            assert await rest_of(step) == expected
-        assert work.begun == expected
-
-    trio.run(main)
+    work = Work()
+    async with trio.open_nursery() as nursery:
+        flights: SingleFlight[str, int] = SingleFlight(nursery)
+        nursery.start_soon(flights.run, "key", work)
+        await trio.testing.wait_all_tasks_blocked()
+        step = getattr(flights, way)("key", work)
+        with monkeypatch.context() as reactor:
+            reactor.setattr(REACTOR, "loop", RequestLoop(lambda: pytest.fail("no step is begun")))
+            step.send(None)
+        work.may_end.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await rest_of(step) == expected
+    assert work.begun == expected
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ShutdownInProgress, ErrorCode.InterruptedDueToReplStateChange])

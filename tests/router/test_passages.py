@@ -407,34 +407,28 @@ class TestChanges:
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]
         assert check_same([*before, EVENTS["chunks moved"], *after]) == 4
 
-    def test_they_are_not_learned_again_if_they_were_declined_for_once(self) -> None:
-        async def main() -> None:
-            async with passage_router() as router:
-                client = await router.connect()
-                for key in range(3):
-                    await exchange(client, find(key, **drivers(time=START)))
-                learned, declined = router.outcomes["learned"], router.outcomes["declined"]
-                for each in (b"1", b"2", b"3"):
-                    session = {"id": Binary(each * 16, 4)}  # it has to be noted
-                    await exchange(client, find(1, **{**drivers(time=START), "lsid": session}))
-                assert router.outcomes["declined"] == declined + 3
-                assert router.outcomes["learned"] == learned
+    async def test_they_are_not_learned_again_if_they_were_declined_for_once(self) -> None:
+        async with passage_router() as router:
+            client = await router.connect()
+            for key in range(3):
+                await exchange(client, find(key, **drivers(time=START)))
+            learned, declined = router.outcomes["learned"], router.outcomes["declined"]
+            for each in (b"1", b"2", b"3"):
+                session = {"id": Binary(each * 16, 4)}  # it has to be noted
+                await exchange(client, find(1, **{**drivers(time=START), "lsid": session}))
+            assert router.outcomes["declined"] == declined + 3
+            assert router.outcomes["learned"] == learned
 
-        trio.run(main)
-
-    def test_the_parameter_turns_them_off(self) -> None:
-        async def main() -> None:
-            async with passage_router() as router:
-                client = await router.connect()
-                for key in range(5):
-                    await exchange(client, find(key))
-                assert router.taken == 3
-                router.context.parameters.set("enablePassages", False)
-                for key in range(5):
-                    await exchange(client, find(key))
-                assert router.taken == 3
-
-        trio.run(main)
+    async def test_the_parameter_turns_them_off(self) -> None:
+        async with passage_router() as router:
+            client = await router.connect()
+            for key in range(5):
+                await exchange(client, find(key))
+            assert router.taken == 3
+            router.context.parameters.set("enablePassages", False)
+            for key in range(5):
+                await exchange(client, find(key))
+            assert router.taken == 3
 
 
 def _cut_at(cut: int, _: str, request: Request) -> Reply:

@@ -177,61 +177,52 @@ class TestChanges:
         assert check(steps) == 10
 
     @pytest.mark.parametrize(("change", "learned"), [("cache forgotten", 1), ("may bypass", 2)])
-    def test_the_same_privileges_keep_their_passages(self, change: str, learned: int) -> None:
-        async def main() -> None:
-            async with logged_in() as (router, client):
-                for key in (1, 2, 3):
-                    await exchange(client, EACH["find"](key))
-                CHANGES[change](router)
-                for key in (1, 2, 3):
-                    await exchange(client, EACH["find"](key))
-                assert router.taken == 2
-                assert router.outcomes["learned"] == learned
+    async def test_the_same_privileges_keep_their_passages(self, change: str, learned: int) -> None:
+        async with logged_in() as (router, client):
+            for key in (1, 2, 3):
+                await exchange(client, EACH["find"](key))
+            CHANGES[change](router)
+            for key in (1, 2, 3):
+                await exchange(client, EACH["find"](key))
+            assert router.taken == 2
+            assert router.outcomes["learned"] == learned
 
-        trio.run(main)
-
-    def test_a_user_who_is_dropped_during_an_operation(self) -> None:
+    async def test_a_user_who_is_dropped_during_an_operation(self) -> None:
         """It was admitted, so that it is completed; the next one is refused."""
 
-        async def main() -> None:
-            async with logged_in() as (router, client):
-                for key in (1, 2, 3):
-                    await exchange(client, EACH["update"](key))
-                assert router.taken == 1
-                may_answer, router.has_sent = trio.Event(), trio.Event()
-                router.answer = lambda _, request: Reply(usual_reply(request), (30,), wait=may_answer.wait)
-                await client.send(EACH["update"](1))
-                await router.has_sent.wait()
-                sent = len(router.sent)
-                replace_user(router, None)
-                may_answer.set()
-                reply = await client.receive()
-                assert reply is not None
-                assert bson.decode(reply[21:])["ok"] == 1
-                assert router.outcomes["left"] == 1
-                assert len(router.sent) == sent
-                reply = await exchange(client, EACH["update"](1))
-                assert reply is not None
-                assert bson.decode(reply[21:])["codeName"] == "Unauthorized"
+        async with logged_in() as (router, client):
+            for key in (1, 2, 3):
+                await exchange(client, EACH["update"](key))
+            assert router.taken == 1
+            may_answer, router.has_sent = trio.Event(), trio.Event()
+            router.answer = lambda _, request: Reply(usual_reply(request), (30,), wait=may_answer.wait)
+            await client.send(EACH["update"](1))
+            await router.has_sent.wait()
+            sent = len(router.sent)
+            replace_user(router, None)
+            may_answer.set()
+            reply = await client.receive()
+            assert reply is not None
+            assert bson.decode(reply[21:])["ok"] == 1
+            assert router.outcomes["left"] == 1
+            assert len(router.sent) == sent
+            reply = await exchange(client, EACH["update"](1))
+            assert reply is not None
+            assert bson.decode(reply[21:])["codeName"] == "Unauthorized"
 
-        trio.run(main)
-
-    def test_a_running_operation_is_in_its_owners_session(self) -> None:
-        async def main() -> None:
-            async with logged_in() as (router, client):
-                for key in (1, 2, 3):
-                    await exchange(client, EACH["find"](key))
-                may_answer, router.has_sent = trio.Event(), trio.Event()
-                router.answer = lambda _, request: Reply(usual_reply(request), wait=may_answer.wait)
-                await client.send(EACH["find"](1))
-                await router.has_sent.wait()
-                [served] = router.server.clients
-                lsid = served.state.operation.request.get(b"lsid")
-                assert lsid["uid"] == ANN.digest
-                may_answer.set()
-                assert await client.receive() is not None
-
-        trio.run(main)
+    async def test_a_running_operation_is_in_its_owners_session(self) -> None:
+        async with logged_in() as (router, client):
+            for key in (1, 2, 3):
+                await exchange(client, EACH["find"](key))
+            may_answer, router.has_sent = trio.Event(), trio.Event()
+            router.answer = lambda _, request: Reply(usual_reply(request), wait=may_answer.wait)
+            await client.send(EACH["find"](1))
+            await router.has_sent.wait()
+            [served] = router.server.clients
+            lsid = served.state.operation.request.get(b"lsid")
+            assert lsid["uid"] == ANN.digest
+            may_answer.set()
+            assert await client.receive() is not None
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -85,23 +85,20 @@ def test_a_shard_is_found_by_its_name_its_set_or_its_members() -> None:
     with_shards(check, a="rs/h:1,h:2", b="rt/h:27017")
 
 
-def test_a_shard_that_was_added_again_is_looked_for_anew() -> None:
+async def test_a_shard_that_was_added_again_is_looked_for_anew() -> None:
     """It may be another replica set at the same hosts, whose elections count from the beginning."""
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(dict)
-            catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1"})
-            registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
-            known = await registry.get("one")
-            await registry.reload_as_of(1)
-            assert await registry.get("one") is known
-            catalog.entries = [ShardEntry("one", "one/127.0.0.1:1", Timestamp(2, 1))]
-            await registry.reload_as_of(2)
-            assert (await registry.get("one")).client is not known.client
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        pools = ConnectionPools(dict)
+        catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1"})
+        registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
+        known = await registry.get("one")
+        await registry.reload_as_of(1)
+        assert await registry.get("one") is known
+        catalog.entries = [ShardEntry("one", "one/127.0.0.1:1", Timestamp(2, 1))]
+        await registry.reload_as_of(2)
+        assert (await registry.get("one")).client is not known.client
+        nursery.cancel_scope.cancel()
 
 
 def test_it_names_shards_that_are_gone() -> None:
@@ -125,21 +122,18 @@ def test_it_names_shards_that_are_gone() -> None:
     assert told == [{"one"}, {"one"}, {"never"}]
 
 
-def test_the_list_as_of_a_time() -> None:
+async def test_the_list_as_of_a_time() -> None:
     """Only the read that was asked for waits for the time."""
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(dict)
-            catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
-            registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
-            assert await registry.reload_as_of(7) == ("another", "one")
-            reload: Callable[[], Awaitable[None]] = registry.reload
-            await reload()
-            assert catalog.times == [7, 0]
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        pools = ConnectionPools(dict)
+        catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
+        registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
+        assert await registry.reload_as_of(7) == ("another", "one")
+        reload: Callable[[], Awaitable[None]] = registry.reload
+        await reload()
+        assert catalog.times == [7, 0]
+        nursery.cancel_scope.cancel()
 
 
 def test_a_request_for_any_shard_goes_to_one_with_a_primary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,25 +112,22 @@ def test_hello_lists_the_daemons_extensions() -> None:
     assert "extensions" not in mirror_of(hello(1)).present(hello(1))
 
 
-def test_quiesce_mode_is_news_and_refuses_every_hello() -> None:
-    async def main() -> None:
-        mirror = mirror_of(hello(1))
-        before = mirror.version
+async def test_quiesce_mode_is_news_and_refuses_every_hello(autojump_clock: MockClock) -> None:
+    mirror = mirror_of(hello(1))
+    before = mirror.version
+    mirror.check_not_quiescing()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mirror.wait_for_change)
+        await trio.testing.wait_all_tasks_blocked()
+        mirror.begin_quiesce(5)
+    await trio.sleep(2)
+    with pytest.raises(CommandError) as refused:
         mirror.check_not_quiescing()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(mirror.wait_for_change)
-            await trio.testing.wait_all_tasks_blocked()
-            mirror.begin_quiesce(5)
-        await trio.sleep(2)
-        with pytest.raises(CommandError) as refused:
-            mirror.check_not_quiescing()
-        assert (refused.value.code, refused.value.message) == (
-            ErrorCode.ShutdownInProgress,
-            "The server is in quiesce mode and will shut down",
-        )
-        assert refused.value.extra == {
-            "topologyVersion": before.bumped().document(),
-            "remainingQuiesceTimeMillis": 3000,
-        }
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert (refused.value.code, refused.value.message) == (
+        ErrorCode.ShutdownInProgress,
+        "The server is in quiesce mode and will shut down",
+    )
+    assert refused.value.extra == {
+        "topologyVersion": before.bumped().document(),
+        "remainingQuiesceTimeMillis": 3000,
+    }

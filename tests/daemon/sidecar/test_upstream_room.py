@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("method", ["forward", "pass_on"])
-def test_the_client_gets_an_error_and_is_disconnected(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+async def test_the_client_gets_an_error_and_is_disconnected(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(patience_seconds=0.1))
     mongod = Shard()
 
@@ -36,15 +36,12 @@ def test_the_client_gets_an_error_and_is_disconnected(monkeypatch: pytest.Monkey
             await upstream.pass_on(request.message.frame, 0, lambda: False)
         return None
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            listeners = await nursery.start(trio.serve_tcp, mongod.serve, 0)
-            mongod.address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-            async with serving(answer) as served:
-                with no_room():
-                    (client,) = await asked(served, 1)
-                    assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
-                    assert await client.receive() is None
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, mongod.serve, 0)
+        mongod.address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with serving(answer) as served:
+            with no_room():
+                (client,) = await asked(served, 1)
+                assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
+                assert await client.receive() is None
+        nursery.cancel_scope.cancel()

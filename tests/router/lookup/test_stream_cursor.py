@@ -65,16 +65,13 @@ def test_no_documents_are_read_for_an_empty_batch() -> None:
     assert read(Batches([1]), 0, 5) == [([], 7), ([1], 0)]
 
 
-def test_a_concatenation_opens_its_second_stream_when_the_first_has_ended() -> None:
+async def test_a_concatenation_opens_its_second_stream_when_the_first_has_ended() -> None:
     opened = []
 
     async def open_second() -> DocumentStream:
         opened.append("second")
         return Batches([3])
 
-    async def main() -> None:
-        stream = ConcatenatedStream(PrefetchedStream(documents(1), ListStream(documents(2))), open_second)
-        assert [await stream.next_batch(), await stream.next_batch(), opened] == [documents(1), documents(2), []]
-        assert [await stream.next_batch(), await stream.next_batch(), opened] == [documents(3), [], ["second"]]
-
-    trio.run(main)
+    stream = ConcatenatedStream(PrefetchedStream(documents(1), ListStream(documents(2))), open_second)
+    assert [await stream.next_batch(), await stream.next_batch(), opened] == [documents(1), documents(2), []]
+    assert [await stream.next_batch(), await stream.next_batch(), opened] == [documents(3), [], ["second"]]

@@ -73,43 +73,37 @@ def test_readers_that_leave_are_not_waited_for() -> None:
     assert source.read <= 8
 
 
-def test_one_batch_is_read_when_all_want_it() -> None:
-    async def main() -> None:
-        source = Source(3)
-        tee = Tee(source, 2)
-        first, second = tee.readers
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(tee.pump)
-                nursery.start_soon(first.next_batch)
-                await trio.testing.wait_all_tasks_blocked()
-                assert source.read == 0
-                assert await second.next_batch() == [b"1"]
-                await tee.leave(first)
-                await tee.leave(second)
-
-    trio.run(main)
+async def test_one_batch_is_read_when_all_want_it() -> None:
+    source = Source(3)
+    tee = Tee(source, 2)
+    first, second = tee.readers
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tee.pump)
+            nursery.start_soon(first.next_batch)
+            await trio.testing.wait_all_tasks_blocked()
+            assert source.read == 0
+            assert await second.next_batch() == [b"1"]
+            await tee.leave(first)
+            await tee.leave(second)
 
 
-def test_readers_fail_when_the_source_does() -> None:
-    async def main() -> None:
-        error = CommandError(ErrorCode.BadValue, "no")
-        tee = Tee(Source(1, error), 1)
-        [reader] = tee.readers
-        outcomes: list[int] = []
+async def test_readers_fail_when_the_source_does() -> None:
+    error = CommandError(ErrorCode.BadValue, "no")
+    tee = Tee(Source(1, error), 1)
+    [reader] = tee.readers
+    outcomes: list[int] = []
 
-        async def pump() -> None:
+    async def pump() -> None:
+        with pytest.raises(CommandError) as failure:
+            await tee.pump()
+        outcomes.append(failure.value.code)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pump)
+            assert await reader.next_batch() == [b"1"]
             with pytest.raises(CommandError) as failure:
-                await tee.pump()
-            outcomes.append(failure.value.code)
-
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(pump)
-                assert await reader.next_batch() == [b"1"]
-                with pytest.raises(CommandError) as failure:
-                    await reader.next_batch()
-        assert outcomes == [ErrorCode.BadValue]
-        assert failure.value.code == ErrorCode.QueryPlanKilled
-
-    trio.run(main)
+                await reader.next_batch()
+    assert outcomes == [ErrorCode.BadValue]
+    assert failure.value.code == ErrorCode.QueryPlanKilled

@@ -64,18 +64,15 @@ def test_latest_does_not_join_a_read_that_began_before() -> None:
     assert latest[0].primary == "east"
 
 
-def test_collections_that_were_read_longest_ago_are_forgotten_when_there_are_too_many() -> None:
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            cache = RoutingCache(cast("CatalogClient", FakeCatalog()), nursery)
-            first = await cache.collection("shop.first")
-            second = await cache.collection("shop.second")
-            cache.invalidate(first)
-            first = await cache.collection("shop.first")
-            for number in range(COLLECTIONS_MAX - 1):
-                await cache.collection(f"shop.unknown{number}")
-            assert len(cache.collections) == COLLECTIONS_MAX
-            assert cache.collections["shop.first"] is first
-            assert await cache.collection("shop.second") is not second
-
-    trio.run(main)
+async def test_collections_that_were_read_longest_ago_are_forgotten_when_there_are_too_many() -> None:
+    async with trio.open_nursery() as nursery:
+        cache = RoutingCache(cast("CatalogClient", FakeCatalog()), nursery)
+        first = await cache.collection("shop.first")
+        second = await cache.collection("shop.second")
+        cache.invalidate(first)
+        first = await cache.collection("shop.first")
+        for number in range(COLLECTIONS_MAX - 1):
+            await cache.collection(f"shop.unknown{number}")
+        assert len(cache.collections) == COLLECTIONS_MAX
+        assert cache.collections["shop.first"] is first
+        assert await cache.collection("shop.second") is not second

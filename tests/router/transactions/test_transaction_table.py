@@ -39,14 +39,11 @@ def test_operations_of_one_session_take_turns() -> None:
     assert numbers[::2] == numbers[1::2]
 
 
-def test_other_sessions_do_not_wait() -> None:
-    async def main() -> None:
-        table = TransactionTable(10)
-        await table.check_out(b"a")
-        with trio.fail_after(10):
-            await table.check_out(b"b")
-
-    trio.run(main)
+async def test_other_sessions_do_not_wait() -> None:
+    table = TransactionTable(10)
+    await table.check_out(b"a")
+    with trio.fail_after(10):
+        await table.check_out(b"b")
 
 
 async def _use(table: TransactionTable, name: bytes, phase: Phase) -> None:
@@ -56,29 +53,23 @@ async def _use(table: TransactionTable, name: bytes, phase: Phase) -> None:
     session.check_in()
 
 
-def test_oldest_session_that_is_over_makes_room() -> None:
-    async def main() -> None:
-        table = TransactionTable(2)
-        for name in (b"a", b"b", b"c"):
-            await _use(table, name, Phase.COMMITTED)
-        assert list(table.sessions) == [b"b", b"c"]
-
-    trio.run(main)
+async def test_oldest_session_that_is_over_makes_room() -> None:
+    table = TransactionTable(2)
+    for name in (b"a", b"b", b"c"):
+        await _use(table, name, Phase.COMMITTED)
+    assert list(table.sessions) == [b"b", b"c"]
 
 
-def test_open_transactions_make_no_room() -> None:
-    async def main() -> None:
-        table = TransactionTable(2)
-        for name in (b"a", b"b"):
-            await _use(table, name, Phase.IN_PROGRESS)
-        with pytest.raises(CommandError) as raised:
-            await table.check_out(b"c")
-        assert raised.value.code == ErrorCode.TooManyLogicalSessions
-
-    trio.run(main)
+async def test_open_transactions_make_no_room() -> None:
+    table = TransactionTable(2)
+    for name in (b"a", b"b"):
+        await _use(table, name, Phase.IN_PROGRESS)
+    with pytest.raises(CommandError) as raised:
+        await table.check_out(b"c")
+    assert raised.value.code == ErrorCode.TooManyLogicalSessions
 
 
-def test_sessions_of_two_users_have_nothing_in_common() -> None:
+async def test_sessions_of_two_users_have_nothing_in_common() -> None:
     """They may have the same UUID; a session without a user belongs to no user."""
     keys = {
         name: _fields(uid=uid).session
@@ -87,17 +78,14 @@ def test_sessions_of_two_users_have_nothing_in_common() -> None:
     assert keys["none"] == keys["nobody"]
     assert len(set(keys.values())) == 3
 
-    async def main() -> None:
-        table = TransactionTable(10)
-        for name, number in (("first", 7), ("second", 5)):
-            session = await table.check_out(keys[name])
-            assert session.transaction is None
-            session.transaction = RouterTransaction(LSID, number)
-            session.check_in()
-        [killed] = table.open_in({SessionId(bytes(16), b"1" * 32).key})
-        assert killed.number == 7
-
-    trio.run(main)
+    table = TransactionTable(10)
+    for name, number in (("first", 7), ("second", 5)):
+        session = await table.check_out(keys[name])
+        assert session.transaction is None
+        session.transaction = RouterTransaction(LSID, number)
+        session.check_in()
+    [killed] = table.open_in({SessionId(bytes(16), b"1" * 32).key})
+    assert killed.number == 7
 
 
 def _fields(uid: bytes | None) -> TransactionFields:

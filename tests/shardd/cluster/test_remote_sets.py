@@ -8,17 +8,14 @@ from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.transport.pools import ConnectionPools
 
 
-def test_a_shard_that_was_added_again_has_a_client_of_its_own() -> None:
+async def test_a_shard_that_was_added_again_has_a_client_of_its_own() -> None:
     """It may be another replica set at the same hosts, whose elections count from the beginning."""
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            sets = RemoteSets(ConnectionPools(dict), dict, nursery)
-            former, present = (ShardEntry("one", "rs/127.0.0.1:1", Timestamp(time, 1)) for time in (1, 2))
-            client = sets.of_shard(former)
-            assert sets.of_shard(former) is client
-            assert sets.of_shard(present) is not client
-            assert sets.of_shard(present) is sets.of_shard(present)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        sets = RemoteSets(ConnectionPools(dict), dict, nursery)
+        former, present = (ShardEntry("one", "rs/127.0.0.1:1", Timestamp(time, 1)) for time in (1, 2))
+        client = sets.of_shard(former)
+        assert sets.of_shard(former) is client
+        assert sets.of_shard(present) is not client
+        assert sets.of_shard(present) is sets.of_shard(present)
+        nursery.cancel_scope.cancel()

@@ -24,21 +24,18 @@ async def hold(locks: DDLLocks, *, task_status: trio.TaskStatus[None]) -> None:
         await trio.sleep_forever()
 
 
-def test_a_lock_that_is_not_released_is_waited_for_no_longer_than_allowed() -> None:
-    async def main() -> None:
-        locks = DDLLocks()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(partial(hold, locks))
-            with pytest.raises(CommandError) as caught:
-                async with locks.hold_all(["c", "d"], seconds_max=300):
-                    raise AssertionError("the lock is held")
-            assert caught.value.code == ErrorCode.LockBusy
-            async with locks.hold("c"):  # was released
-                nursery.cancel_scope.cancel()
-        async with locks.hold_all(["c", "d"], seconds_max=300):
-            pass
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+async def test_a_lock_that_is_not_released_is_waited_for_no_longer_than_allowed(autojump_clock: MockClock) -> None:
+    locks = DDLLocks()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(hold, locks))
+        with pytest.raises(CommandError) as caught:
+            async with locks.hold_all(["c", "d"], seconds_max=300):
+                raise AssertionError("the lock is held")
+        assert caught.value.code == ErrorCode.LockBusy
+        async with locks.hold("c"):  # was released
+            nursery.cancel_scope.cancel()
+    async with locks.hold_all(["c", "d"], seconds_max=300):
+        pass
 
 
 def test_a_coordinator_is_shown_without_its_session() -> None:

@@ -41,7 +41,7 @@ class SlowEnd:
             await self.may_end.wait()
 
 
-def test_what_a_secondary_has_read_is_not_forgotten_at_the_end_of_its_term() -> None:
+async def test_what_a_secondary_has_read_is_not_forgotten_at_the_end_of_its_term() -> None:
     """Otherwise it refreshes no metadata until its next election, and its reads wait for that."""
     mirror, tasks = HelloMirror("m:1", "d:1"), RangeDeletionTasks(lambda _: None)
     certainty, hooks, opened = RoleCertainty(mirror, trio.sleep_forever), SlowEnd(tasks), trio.Event()
@@ -65,34 +65,28 @@ def test_what_a_secondary_has_read_is_not_forgotten_at_the_end_of_its_term() -> 
         on_gap=trio.lowlevel.checkpoint,
     )
 
-    async def main() -> None:
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(follow_role, mirror, certainty, hooks)
-                nursery.start_soon(watch.run)
-                mirror.meet(hello(1, term=3))
-                await wait_all_tasks_blocked()
-                mirror.meet(hello(2, term=None))
-                await wait_all_tasks_blocked()
-                assert not opened.is_set()
-                hooks.may_end.set()
-                await opened.wait()
-                await wait_all_tasks_blocked()
-                await tasks.wait_loaded()
-                nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_role, mirror, certainty, hooks)
+            nursery.start_soon(watch.run)
+            mirror.meet(hello(1, term=3))
+            await wait_all_tasks_blocked()
+            mirror.meet(hello(2, term=None))
+            await wait_all_tasks_blocked()
+            assert not opened.is_set()
+            hooks.may_end.set()
+            await opened.wait()
+            await wait_all_tasks_blocked()
+            await tasks.wait_loaded()
+            nursery.cancel_scope.cancel()
 
 
-def test_who_waits_for_range_deletions_is_not_forgotten_when_a_term_ends_before_they_are_read() -> None:
+async def test_who_waits_for_range_deletions_is_not_forgotten_when_a_term_ends_before_they_are_read() -> None:
     tasks = RangeDeletionTasks(lambda _: None)
 
-    async def main() -> None:
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(tasks.wait_loaded)
-                await wait_all_tasks_blocked()
-                tasks.unload()
-                tasks.set_loaded()
-
-    trio.run(main)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tasks.wait_loaded)
+            await wait_all_tasks_blocked()
+            tasks.unload()
+            tasks.set_loaded()

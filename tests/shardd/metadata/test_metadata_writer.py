@@ -40,34 +40,28 @@ async def run_writer(store: FakeStore, writer: MetadataWriter, nursery: trio.Nur
     await trio.testing.wait_all_tasks_blocked()
 
 
-def test_a_failed_save_raises_an_error_for_waiters_until_one_succeeds() -> None:
-    async def main() -> None:
-        store = FakeStore(failures=1)
-        writer = MetadataWriter(cast("MetadataStore", store))
-        async with trio.open_nursery() as nursery:
-            await run_writer(store, writer, nursery)
-            store.may_go_on.set()
-            with pytest.raises(CommandError) as caught:
-                await writer.wait_collection_saved("db.c")
-            assert caught.value.code == ErrorCode.HostUnreachable
-            writer.save_collection("db.c", None)
-            await writer.wait_collection_saved("db.c")
-            assert store.saved == ["db.c"]
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-
-
-def test_metadata_not_saved_by_the_end_of_the_term_is_an_error() -> None:
-    async def main() -> None:
-        store = FakeStore()
-        writer = MetadataWriter(cast("MetadataStore", store))
-        async with trio.open_nursery() as nursery:
-            await run_writer(store, writer, nursery)
-            nursery.cancel_scope.cancel()
+async def test_a_failed_save_raises_an_error_for_waiters_until_one_succeeds() -> None:
+    store = FakeStore(failures=1)
+    writer = MetadataWriter(cast("MetadataStore", store))
+    async with trio.open_nursery() as nursery:
+        await run_writer(store, writer, nursery)
+        store.may_go_on.set()
         with pytest.raises(CommandError) as caught:
             await writer.wait_collection_saved("db.c")
-        assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
-        assert not store.saved
+        assert caught.value.code == ErrorCode.HostUnreachable
+        writer.save_collection("db.c", None)
+        await writer.wait_collection_saved("db.c")
+        assert store.saved == ["db.c"]
+        nursery.cancel_scope.cancel()
 
-    trio.run(main)
+
+async def test_metadata_not_saved_by_the_end_of_the_term_is_an_error() -> None:
+    store = FakeStore()
+    writer = MetadataWriter(cast("MetadataStore", store))
+    async with trio.open_nursery() as nursery:
+        await run_writer(store, writer, nursery)
+        nursery.cancel_scope.cancel()
+    with pytest.raises(CommandError) as caught:
+        await writer.wait_collection_saved("db.c")
+    assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
+    assert not store.saved

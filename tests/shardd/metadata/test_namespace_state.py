@@ -120,54 +120,48 @@ def test_forgetting_begins_a_new_generation_and_accepts_nothing() -> None:
     assert state.last_table is table
 
 
-def test_a_critical_section_waits_for_the_writes_before_it_and_not_for_reads() -> None:
-    async def main() -> None:
-        state = state_with(("me", 3, 7))
-        state.enter(is_write=True)
-        state.enter(is_write=False)
-        entered = trio.Event()
+async def test_a_critical_section_waits_for_the_writes_before_it_and_not_for_reads() -> None:
+    state = state_with(("me", 3, 7))
+    state.enter(is_write=True)
+    state.enter(is_write=False)
+    entered = trio.Event()
 
-        async def hold() -> None:
-            await state.block_writes({"command": "test"})
-            entered.set()
+    async def hold() -> None:
+        await state.block_writes({"command": "test"})
+        entered.set()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hold)
-            await wait_all_tasks_blocked()
-            assert not entered.is_set()
-            section = state.critical_section
-            assert section is not None
-            assert section.blocks(is_write=True)
-            assert not section.blocks(is_write=False)
-            state.exit(state.operations, is_write=True)
-            await entered.wait()
-        state.block_reads()
-        assert section.blocks(is_write=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold)
+        await wait_all_tasks_blocked()
+        assert not entered.is_set()
+        section = state.critical_section
+        assert section is not None
+        assert section.blocks(is_write=True)
+        assert not section.blocks(is_write=False)
+        state.exit(state.operations, is_write=True)
+        await entered.wait()
+    state.block_reads()
+    assert section.blocks(is_write=False)
+    state.release()
+    assert state.critical_section is None
+    await section.wait_released()
+
+
+async def test_critical_sections_for_different_reasons_come_one_after_the_other() -> None:
+    state = state_with(("me", 3, 7))
+    first = await state.block_writes({"number": 1})
+    assert await state.block_writes({"number": 1}) is first
+    sections = []
+
+    async def second() -> None:
+        sections.append(await state.block_writes({"number": 2}))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(second)
+        await wait_all_tasks_blocked()
+        assert not sections
         state.release()
-        assert state.critical_section is None
-        await section.wait_released()
-
-    trio.run(main)
-
-
-def test_critical_sections_for_different_reasons_come_one_after_the_other() -> None:
-    async def main() -> None:
-        state = state_with(("me", 3, 7))
-        first = await state.block_writes({"number": 1})
-        assert await state.block_writes({"number": 1}) is first
-        sections = []
-
-        async def second() -> None:
-            sections.append(await state.block_writes({"number": 2}))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(second)
-            await wait_all_tasks_blocked()
-            assert not sections
-            state.release()
-        assert sections == [state.critical_section]
-
-    trio.run(main)
+    assert sections == [state.critical_section]
 
 
 def test_only_what_can_be_recreated_is_idle() -> None:
@@ -177,20 +171,17 @@ def test_only_what_can_be_recreated_is_idle() -> None:
     assert not state.is_idle
 
 
-def test_writes_under_way_are_waited_for_and_later_ones_are_not() -> None:
-    async def main() -> None:
-        state = NamespaceState("d.c", "me")
-        state.enter(is_write=False)
+async def test_writes_under_way_are_waited_for_and_later_ones_are_not() -> None:
+    state = NamespaceState("d.c", "me")
+    state.enter(is_write=False)
+    state.enter(is_write=True)
+    earlier = state.operations
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(state.wait_present_writes)
+        await wait_all_tasks_blocked()
         state.enter(is_write=True)
-        earlier = state.operations
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(state.wait_present_writes)
-            await wait_all_tasks_blocked()
-            state.enter(is_write=True)
-            assert len(nursery.child_tasks) == 1
-            state.exit(earlier, is_write=True)
-            await wait_all_tasks_blocked()
-            assert not nursery.child_tasks
-        assert state.writers == 1
-
-    trio.run(main)
+        assert len(nursery.child_tasks) == 1
+        state.exit(earlier, is_write=True)
+        await wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+    assert state.writers == 1

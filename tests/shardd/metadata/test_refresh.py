@@ -69,24 +69,21 @@ def refresher_of(sources: FakeSources, nursery: trio.Nursery) -> MetadataRefresh
     return MetadataRefresher(sources, store, MetadataWriter(store), nursery, counter)
 
 
-def test_a_reread_does_not_join_a_refresh_that_began_before_it() -> None:
-    async def main() -> None:
-        sources, state = FakeSources(), NamespaceState("db.c", "me")
-        async with trio.open_nursery() as nursery:
-            refresher = refresher_of(sources, nursery)
-            nursery.start_soon(refresher.refresh_collection, state)
-            await trio.testing.wait_all_tasks_blocked()
-            for ask in (refresher.reread_collection, refresher.reread_collection, refresher.refresh_collection):
-                nursery.start_soon(ask, state)
-            await trio.testing.wait_all_tasks_blocked()
-            assert sources.reads == 1
-            sources.may_go_on.set()
-        assert sources.reads == 2
-
-    trio.run(main)
+async def test_a_reread_does_not_join_a_refresh_that_began_before_it() -> None:
+    sources, state = FakeSources(), NamespaceState("db.c", "me")
+    async with trio.open_nursery() as nursery:
+        refresher = refresher_of(sources, nursery)
+        nursery.start_soon(refresher.refresh_collection, state)
+        await trio.testing.wait_all_tasks_blocked()
+        for ask in (refresher.reread_collection, refresher.reread_collection, refresher.refresh_collection):
+            nursery.start_soon(ask, state)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sources.reads == 1
+        sources.may_go_on.set()
+    assert sources.reads == 2
 
 
-def test_a_namespace_that_is_forgotten_at_once_is_not_taken_for_an_unsharded_one() -> None:
+async def test_a_namespace_that_is_forgotten_at_once_is_not_taken_for_an_unsharded_one() -> None:
     class ForgottenOnce(NamespaceState):
         __slots__ = ()
 
@@ -95,68 +92,56 @@ def test_a_namespace_that_is_forgotten_at_once_is_not_taken_for_an_unsharded_one
             if not self.generation:
                 self.forget()
 
-    async def main() -> None:
-        sources, state = FakeSources(), ForgottenOnce("db.c", "me")
-        sources.may_go_on.set()
-        async with trio.open_nursery() as nursery:
-            await refresher_of(sources, nursery).current_table(state)
-        assert (state.is_known, sources.reads) == (True, 2)
-
-    trio.run(main)
+    sources, state = FakeSources(), ForgottenOnce("db.c", "me")
+    sources.may_go_on.set()
+    async with trio.open_nursery() as nursery:
+        await refresher_of(sources, nursery).current_table(state)
+    assert (state.is_known, sources.reads) == (True, 2)
 
 
-def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
-    async def main() -> None:
-        sources, state = FakeSources(), NamespaceState("db.c", "me")
-        sources.may_go_on.set()
-        async with trio.open_nursery() as nursery:
-            refresher = refresher_of(sources, nursery)
-            sources.term = None
-            nursery.start_soon(refresher.refresh_collection, state)  # asks a primary that does not answer
-            await trio.testing.wait_all_tasks_blocked()
-            sources.term = 4
-            with trio.fail_after(10):
-                await refresher.refresh_collection(state)
-            nursery.cancel_scope.cancel()
-        assert state.is_known
-
-    trio.run(main)
+async def test_a_refresh_that_began_in_another_role_is_not_joined() -> None:
+    sources, state = FakeSources(), NamespaceState("db.c", "me")
+    sources.may_go_on.set()
+    async with trio.open_nursery() as nursery:
+        refresher = refresher_of(sources, nursery)
+        sources.term = None
+        nursery.start_soon(refresher.refresh_collection, state)  # asks a primary that does not answer
+        await trio.testing.wait_all_tasks_blocked()
+        sources.term = 4
+        with trio.fail_after(10):
+            await refresher.refresh_collection(state)
+        nursery.cancel_scope.cancel()
+    assert state.is_known
 
 
 @pytest.mark.parametrize("kind", ["collection", "database"])
-def test_a_refresh_does_not_go_on_in_another_role(kind: str) -> None:
+async def test_a_refresh_does_not_go_on_in_another_role(kind: str) -> None:
     """A mongod that was stopped for a while is primary again in the same term: its secondary asks itself meanwhile."""
 
-    async def main() -> None:
-        sources = FakeSources()
-        async with trio.open_nursery() as nursery:
-            refresher = refresher_of(sources, nursery)
-            refresh: Callable[[], Awaitable[None]]
-            if kind == "collection":
-                refresh = partial(refresher.refresh_collection, NamespaceState("db.c", "me"))
-            else:
-                refresh = partial(refresher.refresh_database, DatabaseState("db"))
-            nursery.start_soon(refresh)
-            await trio.testing.wait_all_tasks_blocked()
-            sources.term = None
-            sources.may_go_on.set()
-            await trio.testing.wait_all_tasks_blocked()
-            sources.term = 3
-            with trio.fail_after(10):
-                await refresh()
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    sources = FakeSources()
+    async with trio.open_nursery() as nursery:
+        refresher = refresher_of(sources, nursery)
+        refresh: Callable[[], Awaitable[None]]
+        if kind == "collection":
+            refresh = partial(refresher.refresh_collection, NamespaceState("db.c", "me"))
+        else:
+            refresh = partial(refresher.refresh_database, DatabaseState("db"))
+        nursery.start_soon(refresh)
+        await trio.testing.wait_all_tasks_blocked()
+        sources.term = None
+        sources.may_go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        sources.term = 3
+        with trio.fail_after(10):
+            await refresh()
+        nursery.cancel_scope.cancel()
 
 
-def test_a_mongod_that_does_not_answer_is_an_error_of_the_refresh() -> None:
-    async def main() -> None:
-        sources = FakeSources()
-        sources.is_mongod_gone = True
-        async with trio.open_nursery() as nursery:
-            refresher = refresher_of(sources, nursery)
-            with pytest.raises(CommandError) as caught:
-                await refresher.refresh_collection(NamespaceState("db.c", "me"))
-            assert caught.value.code == ErrorCode.HostUnreachable
-
-    trio.run(main)
+async def test_a_mongod_that_does_not_answer_is_an_error_of_the_refresh() -> None:
+    sources = FakeSources()
+    sources.is_mongod_gone = True
+    async with trio.open_nursery() as nursery:
+        refresher = refresher_of(sources, nursery)
+        with pytest.raises(CommandError) as caught:
+            await refresher.refresh_collection(NamespaceState("db.c", "me"))
+        assert caught.value.code == ErrorCode.HostUnreachable

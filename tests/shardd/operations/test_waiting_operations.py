@@ -43,22 +43,19 @@ def kill_session(waiting: WaitingOperations) -> None:
 
 
 @pytest.mark.parametrize("kill", [kill_by_number, kill_session])
-def test_one_is_killed(kill: Any) -> None:  # noqa: ANN401 - one of the functions above
-    async def main() -> None:
-        waiting = WaitingOperations()
+async def test_one_is_killed(kill: Any) -> None:  # noqa: ANN401 - one of the functions above
+    waiting = WaitingOperations()
 
-        async def wait() -> None:
-            with pytest.raises(CommandError) as error, waiting.waiting(request_of(INSERT), inf):
-                await trio.sleep_forever()
-            assert error.value.code == ErrorCode.Interrupted
+    async def wait() -> None:
+        with pytest.raises(CommandError) as error, waiting.waiting(request_of(INSERT), inf):
+            await trio.sleep_forever()
+        assert error.value.code == ErrorCode.Interrupted
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await wait_all_tasks_blocked()
-            kill(waiting)
-        assert waiting.operations("host:1") == []
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        kill(waiting)
+    assert waiting.operations("host:1") == []
 
 
 def shown_while_it_waits(request: Request) -> dict[str, Any]:
@@ -119,23 +116,20 @@ def test_what_is_malformed_is_shown_too() -> None:
     assert shown_while_it_waits(request)["command"] == {"insert": "c"}
 
 
-def test_a_thousand_are_shown() -> None:
+async def test_a_thousand_are_shown() -> None:
     """More might not fit into a command."""
 
-    async def main() -> None:
-        waiting = WaitingOperations()
+    waiting = WaitingOperations()
 
-        async def wait(task_status: trio.TaskStatus[None]) -> None:
-            with waiting.waiting(request_of(INSERT), inf):
-                task_status.started()
-                await trio.sleep_forever()
+    async def wait(task_status: trio.TaskStatus[None]) -> None:
+        with waiting.waiting(request_of(INSERT), inf):
+            task_status.started()
+            await trio.sleep_forever()
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(1_001):
-                await nursery.start(partial(wait))
-            shown = waiting.operations("host:1")
-            assert len(shown) == 1_000
-            assert len({each["opid"] for each in shown}) == 1_000
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        for _ in range(1_001):
+            await nursery.start(partial(wait))
+        shown = waiting.operations("host:1")
+        assert len(shown) == 1_000
+        assert len({each["opid"] for each in shown}) == 1_000
+        nursery.cancel_scope.cancel()

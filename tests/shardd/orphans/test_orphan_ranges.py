@@ -93,32 +93,29 @@ def test_a_state_updates_its_orphans_when_anything_changes() -> None:
     assert state.orphans is None
 
 
-def test_earlier_operations_are_waited_for_and_later_ones_are_not() -> None:
-    async def main() -> None:
-        state = NamespaceState("d.c", "me")
-        first = state.operations
+async def test_earlier_operations_are_waited_for_and_later_ones_are_not() -> None:
+    state = NamespaceState("d.c", "me")
+    first = state.operations
+    state.enter(is_write=False)
+    ended: list[str] = []
+
+    async def wait(name: str) -> None:
+        await state.wait_earlier_operations()
+        ended.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, "one")
+        await wait_all_tasks_blocked()
+        second = state.operations
         state.enter(is_write=False)
-        ended: list[str] = []
-
-        async def wait(name: str) -> None:
-            await state.wait_earlier_operations()
-            ended.append(name)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait, "one")
-            await wait_all_tasks_blocked()
-            second = state.operations
-            state.enter(is_write=False)
-            nursery.start_soon(wait, "two")
-            await wait_all_tasks_blocked()
-            state.enter(is_write=False)  # goes on for ever
-            state.exit(first, is_write=False)
-            await wait_all_tasks_blocked()
-            assert ended == ["one"]
-            state.exit(second, is_write=False)
-        assert ended == ["one", "two"]
-
-    trio.run(main)
+        nursery.start_soon(wait, "two")
+        await wait_all_tasks_blocked()
+        state.enter(is_write=False)  # goes on for ever
+        state.exit(first, is_write=False)
+        await wait_all_tasks_blocked()
+        assert ended == ["one"]
+        state.exit(second, is_write=False)
+    assert ended == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,9 @@ def test_another_term_waits_for_the_rest_only(monkeypatch: pytest.MonkeyPatch, p
     assert rest <= waited < rest + 1
 
 
-def test_a_range_whose_hiding_failed_is_hidden_when_it_is_registered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_range_whose_hiding_failed_is_hidden_when_it_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As after a repeated step of a recipient: otherwise older reads would see later writes to the range."""
     hidden: list[OwnershipFilter] = []
     failures = [CommandError(ErrorCode.LockTimeout, "an older write is in progress")]
@@ -164,21 +166,18 @@ def test_a_range_whose_hiding_failed_is_hidden_when_it_is_registered_again(monke
             raise failures.pop()
         hidden.append(ranges)
 
-    async def main() -> None:
-        monkeypatch.setattr(range_deletions, "hide_from_older_readers", hide)
-        monkeypatch.setattr(range_deletions, "RangeDeletionStore", lambda _mongod: Store())
-        unused: Any = None
-        deletions = RangeDeletions(Shard(), unused, unused, trio.lowlevel.checkpoint)  # type: ignore[arg-type]
-        incoming = task(pending=True)
-        async with trio.open_nursery() as nursery:
-            await deletions.begin_term(1, nursery)
-            with pytest.raises(CommandError):
-                await deletions.register(incoming)
+    monkeypatch.setattr(range_deletions, "hide_from_older_readers", hide)
+    monkeypatch.setattr(range_deletions, "RangeDeletionStore", lambda _mongod: Store())
+    unused: Any = None
+    deletions = RangeDeletions(Shard(), unused, unused, trio.lowlevel.checkpoint)  # type: ignore[arg-type]
+    incoming = task(pending=True)
+    async with trio.open_nursery() as nursery:
+        await deletions.begin_term(1, nursery)
+        with pytest.raises(CommandError):
             await deletions.register(incoming)
-            assert len(hidden) == 1
-            await deletions.register(incoming)
-            assert len(hidden) == 1
-            await deletions.register(task(donor="me", pending=True))
-            assert len(hidden) == 1
-
-    trio.run(main)
+        await deletions.register(incoming)
+        assert len(hidden) == 1
+        await deletions.register(incoming)
+        assert len(hidden) == 1
+        await deletions.register(task(donor="me", pending=True))
+        assert len(hidden) == 1

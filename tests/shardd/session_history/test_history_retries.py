@@ -266,20 +266,17 @@ def moved(mini: MiniCluster, sessions: dict[str, tuple[Session, int]]) -> Moved:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_retry(moved: Moved, sessions: dict[str, tuple[Session, int]], name: str) -> None:
+async def test_a_retry(moved: Moved, sessions: dict[str, tuple[Session, int]], name: str) -> None:
     session, first = sessions[name]
     case = CASES[name]
     command = session.write(case.number, renumbered(case.retry or case.original, first))
 
-    async def main() -> None:
-        for _ in range(2):
-            expected, found = await moved.retry(command)
-            assert found == expected
-            assert list(found) == list(expected)
-        expected_documents, found_documents = await moved.documents(first)
-        assert found_documents == expected_documents
-
-    trio.run(main)
+    for _ in range(2):
+        expected, found = await moved.retry(command)
+        assert found == expected
+        assert list(found) == list(expected)
+    expected_documents, found_documents = await moved.documents(first)
+    assert found_documents == expected_documents
 
 
 @pytest.mark.parametrize("name", MISFITS)
@@ -304,17 +301,16 @@ def test_a_retry_of_an_unknown_write(moved: Moved, command: Command) -> None:
     assert found == expected
 
 
-def test_a_session_that_has_begun_a_newer_write_here(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+async def test_a_session_that_has_begun_a_newer_write_here(
+    moved: Moved, sessions: dict[str, tuple[Session, int]]
+) -> None:
     session, first = sessions["goes on with a newer number"]
 
-    async def main() -> None:
-        expected, found = await moved.retry(session.write(6, renumbered(insert(60), first)))
-        assert found == expected == {"n": 1, "ok": 1.0}
-        expected, found = await moved.retry(session.write(5, renumbered(insert(10), first)))
-        assert expected["codeName"] == "TransactionTooOld"
-        assert found == expected
-
-    trio.run(main)
+    expected, found = await moved.retry(session.write(6, renumbered(insert(60), first)))
+    assert found == expected == {"n": 1, "ok": 1.0}
+    expected, found = await moved.retry(session.write(5, renumbered(insert(10), first)))
+    assert expected["codeName"] == "TransactionTooOld"
+    assert found == expected
 
 
 def test_a_negative_number_is_not_an_old_one(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
@@ -324,57 +320,50 @@ def test_a_negative_number_is_not_an_old_one(moved: Moved, sessions: dict[str, t
     assert found == expected
 
 
-def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+async def test_what_the_recipient_executed_itself(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
     """The donor does not know such statements, while the recipient knows both parts."""
     session, first = sessions["goes on with more statements"]
 
-    async def main() -> None:
-        async with connection(moved.recipient) as recipient:
-            for command, reply in [
-                (update(add(1), add(2), stmtIds=[1, 2]), {"n": 2, "nModified": 2, "ok": 1.0}),
-                (
-                    update(add(2), add(0), add(1), add(3), stmtIds=[2, 0, 1, 3]),
-                    {"n": 4, "retriedStmtIds": [2, 0, 1], "nModified": 4, "ok": 1.0},
-                ),
-            ]:
-                versioned = {**session.write(5, renumbered(command, first)), "shardVersion": dict(moved.version)}
-                assert await reply_to(recipient, NAMESPACE.db, versioned) == reply
-
-    trio.run(main)
+    async with connection(moved.recipient) as recipient:
+        for command, reply in [
+            (update(add(1), add(2), stmtIds=[1, 2]), {"n": 2, "nModified": 2, "ok": 1.0}),
+            (
+                update(add(2), add(0), add(1), add(3), stmtIds=[2, 0, 1, 3]),
+                {"n": 4, "retriedStmtIds": [2, 0, 1], "nModified": 4, "ok": 1.0},
+            ),
+        ]:
+            versioned = {**session.write(5, renumbered(command, first)), "shardVersion": dict(moved.version)}
+            assert await reply_to(recipient, NAMESPACE.db, versioned) == reply
 
 
 @pytest.mark.parametrize("name", IN_TRANSACTION)
-def test_a_retry_in_a_transaction_executes_nothing(
+async def test_a_retry_in_a_transaction_executes_nothing(
     moved: Moved, sessions: dict[str, tuple[Session, int]], name: str
 ) -> None:
     session, first = sessions[name]
     command = renumbered(IN_TRANSACTION[name].original, first)
 
-    async def main() -> None:
-        async with connection(moved.recipient) as recipient:
-            retried = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 5, command))
-            assert retried.keys() & {"retriedStmtIds", "retriedStmtId"}, retried
-            inserted = moved.in_transaction(session, 5, renumbered(insert(60, stmtIds=[-1]), first), begins=False)
-            assert (await reply_to(recipient, NAMESPACE.db, inserted))["n"] == 1  # a statement without history
-            ending = {"commitTransaction": 1, **session.child(5)}
-            assert (await reply_to(recipient, "admin", ending))["ok"] == 1
-            directly = {**session.write(5, command), "shardVersion": dict(moved.version)}
-            expected = await reply_to(recipient, NAMESPACE.db, directly)
-            assert {**retried, "readOnly": None} == {**expected, "readOnly": None}
-        expected_documents, found_documents = await moved.documents(first)
-        added = [{"_id": first + 60, "a": 5}]
-        assert found_documents == expected_documents + added
-
-    trio.run(main)
+    async with connection(moved.recipient) as recipient:
+        retried = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 5, command))
+        assert retried.keys() & {"retriedStmtIds", "retriedStmtId"}, retried
+        inserted = moved.in_transaction(session, 5, renumbered(insert(60, stmtIds=[-1]), first), begins=False)
+        assert (await reply_to(recipient, NAMESPACE.db, inserted))["n"] == 1  # a statement without history
+        ending = {"commitTransaction": 1, **session.child(5)}
+        assert (await reply_to(recipient, "admin", ending))["ok"] == 1
+        directly = {**session.write(5, command), "shardVersion": dict(moved.version)}
+        expected = await reply_to(recipient, NAMESPACE.db, directly)
+        assert {**retried, "readOnly": None} == {**expected, "readOnly": None}
+    expected_documents, found_documents = await moved.documents(first)
+    added = [{"_id": first + 60, "a": 5}]
+    assert found_documents == expected_documents + added
 
 
-def test_an_older_write_in_a_transaction_is_refused(moved: Moved, sessions: dict[str, tuple[Session, int]]) -> None:
+async def test_an_older_write_in_a_transaction_is_refused(
+    moved: Moved, sessions: dict[str, tuple[Session, int]]
+) -> None:
     session, first = sessions["insert"]
     command = renumbered(update(add(0), stmtIds=[0]), first)
 
-    async def main() -> None:
-        async with connection(moved.recipient) as recipient:
-            reply = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 4, command))
-        assert reply["codeName"] == "TransactionTooOld"
-
-    trio.run(main)
+    async with connection(moved.recipient) as recipient:
+        reply = await reply_to(recipient, NAMESPACE.db, moved.in_transaction(session, 4, command))
+    assert reply["codeName"] == "TransactionTooOld"

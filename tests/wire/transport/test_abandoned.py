@@ -104,49 +104,40 @@ async def started(pools: ConnectionPools, task_status: trio.TaskStatus[None]) ->
 
 
 @pytest.mark.parametrize("abandon", WAYS)
-def test_a_cursor_that_is_opened_for_nobody_is_killed(abandon: Abandon) -> None:
-    async def main() -> None:
-        server = Opener(CURSOR)
+async def test_a_cursor_that_is_opened_for_nobody_is_killed(abandon: Abandon) -> None:
+    server = Opener(CURSOR)
 
-        async def scenario(pool: Pool) -> None:
-            await abandon(pool, server)
-            assert pool.statistics().in_use == 0, "its connection counts no longer"
-            server.may_answer.set()
-            await server.has_killed.wait()
-            assert server.killed == [("c", [7])]
+    async def scenario(pool: Pool) -> None:
+        await abandon(pool, server)
+        assert pool.statistics().in_use == 0, "its connection counts no longer"
+        server.may_answer.set()
+        await server.has_killed.wait()
+        assert server.killed == [("c", [7])]
 
-        await run(server, scenario)
-
-    trio.run(main)
+    await run(server, scenario)
 
 
 @pytest.mark.parametrize("reply", [LAST_BATCH, FAILURE, {"ok": 1.0}])
-def test_nothing_is_killed_if_no_cursor_is_open(reply: dict[str, Any]) -> None:
-    async def main() -> None:
-        server = Opener(reply)
+async def test_nothing_is_killed_if_no_cursor_is_open(reply: dict[str, Any]) -> None:
+    server = Opener(reply)
 
-        async def scenario(pool: Pool) -> None:
-            await cancel_exchange(pool, server)
-            server.may_answer.set()
-            await pool.command("admin", {"ping": 1})
-            server.reply, server.asked = CURSOR, trio.Event()
-            await cancel_exchange(pool, server)
-            await server.has_killed.wait()
-            assert server.killed == [("c", [7])]
+    async def scenario(pool: Pool) -> None:
+        await cancel_exchange(pool, server)
+        server.may_answer.set()
+        await pool.command("admin", {"ping": 1})
+        server.reply, server.asked = CURSOR, trio.Event()
+        await cancel_exchange(pool, server)
+        await server.has_killed.wait()
+        assert server.killed == [("c", [7])]
 
-        await run(server, scenario)
-
-    trio.run(main)
+    await run(server, scenario)
 
 
-def test_without_the_task_that_receives_replies_the_connection_is_closed() -> None:
-    async def main() -> None:
-        server = Opener(CURSOR)
-        async with serving(server.answer) as served:
-            pools = ConnectionPools(lambda: {"hello": 1, "$db": "admin"})
-            await cancel_exchange(pools[served.address], server)
-            server.may_answer.set()
-            await served.handler.someone_left.wait()
-            assert not server.killed
-
-    trio.run(main)
+async def test_without_the_task_that_receives_replies_the_connection_is_closed() -> None:
+    server = Opener(CURSOR)
+    async with serving(server.answer) as served:
+        pools = ConnectionPools(lambda: {"hello": 1, "$db": "admin"})
+        await cancel_exchange(pools[served.address], server)
+        server.may_answer.set()
+        await served.handler.someone_left.wait()
+        assert not server.killed

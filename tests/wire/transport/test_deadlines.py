@@ -163,18 +163,15 @@ def test_a_client_that_has_gone_is_forgotten() -> None:
     trio.run(with_operations, test)
 
 
-def test_nothing_is_kept_of_clients_that_are_forgotten() -> None:
-    async def main() -> None:
-        deadlines = Deadlines()
-        near, far = socket.socketpair()
-        with near, far:
-            client = ReferencedClient(FrameStream(near), "here")
-            kept = weakref.ref(client)
-            deadlines.set(client, LONG_SECONDS)
-            deadlines.clear(client)
-            deadlines.forget(client)
-            del client
-            gc.collect()
-            assert kept() is None
-
-    trio.run(main)
+async def test_nothing_is_kept_of_clients_that_are_forgotten() -> None:
+    deadlines = Deadlines()
+    near, far = socket.socketpair()
+    with near, far:
+        client = ReferencedClient(FrameStream(near), "here")
+        kept = weakref.ref(client)
+        deadlines.set(client, LONG_SECONDS)
+        deadlines.clear(client)
+        deadlines.forget(client)
+        del client
+        gc.collect()
+        assert kept() is None

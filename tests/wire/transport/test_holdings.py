@@ -39,54 +39,45 @@ def counted(unread: UnreadReplies) -> tuple[int, int, int]:
     return unread.total_bytes, unread.reservations.total_bytes, unread.holdings.total_bytes
 
 
-def test_a_kept_reservation_is_counted_once() -> None:
-    async def main() -> None:
-        unread, batch = UnreadReplies(UnreadBounds(total_bytes=100)), Batch()
-        client = cast("ClientConnection", FakeClient())
-        unread.reservations.add(client, 30)
-        unread.change_total(30)
-        unread.holdings.keep(batch, 20, client)
-        assert counted(unread) == (30, 10, 20)
-        unread.reservations.release(client)
-        assert counted(unread) == (20, 0, 20)
-        unread.holdings.resume(batch, client)
-        assert counted(unread) == (20, 20, 0)
-        unread.reservations.settle(client, 5)
-        assert counted(unread) == (5, 5, 0)
-        unread.reservations.release(client)
-        assert counted(unread) == (0, 0, 0)
-
-    trio.run(main)
+async def test_a_kept_reservation_is_counted_once() -> None:
+    unread, batch = UnreadReplies(UnreadBounds(total_bytes=100)), Batch()
+    client = cast("ClientConnection", FakeClient())
+    unread.reservations.add(client, 30)
+    unread.change_total(30)
+    unread.holdings.keep(batch, 20, client)
+    assert counted(unread) == (30, 10, 20)
+    unread.reservations.release(client)
+    assert counted(unread) == (20, 0, 20)
+    unread.holdings.resume(batch, client)
+    assert counted(unread) == (20, 20, 0)
+    unread.reservations.settle(client, 5)
+    assert counted(unread) == (5, 5, 0)
+    unread.reservations.release(client)
+    assert counted(unread) == (0, 0, 0)
 
 
-def test_long_idle_holdings_give_way_to_waiting_operations() -> None:
-    async def main() -> None:
-        unread = UnreadReplies(UnreadBounds(total_bytes=100, patience_seconds=10))
-        old, new = Batch(), Batch()
-        unread.holdings.keep(old, 40, None)
-        await trio.sleep(6)
-        unread.holdings.keep(new, 40, None)
-        assert not unread.close_stalled()
-        await trio.sleep(5)
-        assert unread.close_stalled()
-        assert (old.is_ended, new.is_ended) == (True, False)
-        assert not unread.close_stalled()
-        assert counted(unread) == (40, 0, 40)
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+async def test_long_idle_holdings_give_way_to_waiting_operations(autojump_clock: MockClock) -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=100, patience_seconds=10))
+    old, new = Batch(), Batch()
+    unread.holdings.keep(old, 40, None)
+    await trio.sleep(6)
+    unread.holdings.keep(new, 40, None)
+    assert not unread.close_stalled()
+    await trio.sleep(5)
+    assert unread.close_stalled()
+    assert (old.is_ended, new.is_ended) == (True, False)
+    assert not unread.close_stalled()
+    assert counted(unread) == (40, 0, 40)
 
 
-def test_a_holding_that_alone_exceeds_the_limit_replaces_all_others() -> None:
-    async def main() -> None:
-        unread = UnreadReplies(UnreadBounds(total_bytes=100))
-        small, large, next_one = Batch(), Batch(), Batch()
-        unread.holdings.keep(small, 40, None)
-        unread.holdings.keep(large, 140, None)
-        assert (small.is_ended, large.is_ended) == (True, False)
-        unread.holdings.keep(next_one, 10, None)
-        assert (large.is_ended, next_one.is_ended) == (True, False)
-
-    trio.run(main)
+async def test_a_holding_that_alone_exceeds_the_limit_replaces_all_others() -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=100))
+    small, large, next_one = Batch(), Batch(), Batch()
+    unread.holdings.keep(small, 40, None)
+    unread.holdings.keep(large, 140, None)
+    assert (small.is_ended, large.is_ended) == (True, False)
+    unread.holdings.keep(next_one, 10, None)
+    assert (large.is_ended, next_one.is_ended) == (True, False)
 
 
 def test_a_reply_waits_for_room_occupied_by_idle_batches() -> None:

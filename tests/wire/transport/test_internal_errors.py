@@ -105,53 +105,49 @@ def test_a_fault_in_the_loop_of_a_connection_ends_this_connection_only(
 
 
 @pytest.mark.parametrize("method", ["connection_opened", "connection_closed"])
-def test_a_fault_when_a_client_comes_or_goes_affects_no_other(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            good = await served.connect()
-            await assert_serves(good)
-            before = INTERNAL_ERRORS.total
-            with monkeypatch.context() as patch:
-                patch.setattr(RecordingHandler, method, fail)
-                bad = await served.connect()
-                if method == "connection_closed":
-                    await assert_serves(bad)
-                    await bad.stream.send_eof()
-                assert await bad.receive() is None
-                while len(served.server.clients) > 1 or INTERNAL_ERRORS.total == before:
-                    await trio.lowlevel.checkpoint()
-            await assert_serves(good)
-            assert INTERNAL_ERRORS.total == before + 1
+async def test_a_fault_when_a_client_comes_or_goes_affects_no_other(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(answer_ok) as served:
+        good = await served.connect()
+        await assert_serves(good)
+        before = INTERNAL_ERRORS.total
+        with monkeypatch.context() as patch:
+            patch.setattr(RecordingHandler, method, fail)
+            bad = await served.connect()
+            if method == "connection_closed":
+                await assert_serves(bad)
+                await bad.stream.send_eof()
+            assert await bad.receive() is None
+            while len(served.server.clients) > 1 or INTERNAL_ERRORS.total == before:
+                await trio.lowlevel.checkpoint()
+        await assert_serves(good)
+        assert INTERNAL_ERRORS.total == before + 1
 
-    trio.run(main)
 
-
-def test_a_fault_of_a_callback_stops_neither_the_reactor_nor_the_watcher() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served, trio.open_nursery() as nursery:
-            good = await served.connect()
-            before = INTERNAL_ERRORS.total
-            watcher = DisconnectWatcher()
-            nursery.start_soon(watcher.run)
-            ours, theirs = socket.socketpair()
-            mine, other = socket.socketpair()
-            with ours, mine, other:
-                watcher.watch(ours, fail)
-                theirs.close()
-                expected = 1
-                if REACTOR.is_running:
-                    REACTOR.watch(mine, fail)
-                    REACTOR.afterwards.append(fail)
-                    other.send(b"x")
-                    expected = 3
-                while INTERNAL_ERRORS.total < before + expected:
-                    await trio.lowlevel.checkpoint()
-                if REACTOR.is_running:
-                    REACTOR.unwatch(mine)
-            await assert_serves(good)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+async def test_a_fault_of_a_callback_stops_neither_the_reactor_nor_the_watcher() -> None:
+    async with serving(answer_ok) as served, trio.open_nursery() as nursery:
+        good = await served.connect()
+        before = INTERNAL_ERRORS.total
+        watcher = DisconnectWatcher()
+        nursery.start_soon(watcher.run)
+        ours, theirs = socket.socketpair()
+        mine, other = socket.socketpair()
+        with ours, mine, other:
+            watcher.watch(ours, fail)
+            theirs.close()
+            expected = 1
+            if REACTOR.is_running:
+                REACTOR.watch(mine, fail)
+                REACTOR.afterwards.append(fail)
+                other.send(b"x")
+                expected = 3
+            while INTERNAL_ERRORS.total < before + expected:
+                await trio.lowlevel.checkpoint()
+            if REACTOR.is_running:
+                REACTOR.unwatch(mine)
+        await assert_serves(good)
+        nursery.cancel_scope.cancel()
 
 
 def test_a_connection_that_breaks_before_it_is_accepted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,11 +168,8 @@ def test_a_connection_that_breaks_before_it_is_accepted_is_passed_over(monkeypat
     assert not failures
 
 
-def test_the_counter_exists_from_the_start() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            metrics = Metrics("toy", ())
-            measure_connections(metrics, served.server, ConnectionPools(lambda: {"hello": 1, "$db": "admin"}))
-            assert f"shardwright_toy_internal_errors_total {float(INTERNAL_ERRORS.total)}" in metrics.render().decode()
-
-    trio.run(main)
+async def test_the_counter_exists_from_the_start() -> None:
+    async with serving(answer_ok) as served:
+        metrics = Metrics("toy", ())
+        measure_connections(metrics, served.server, ConnectionPools(lambda: {"hello": 1, "$db": "admin"}))
+        assert f"shardwright_toy_internal_errors_total {float(INTERNAL_ERRORS.total)}" in metrics.render().decode()

@@ -25,36 +25,30 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_daemon_with_a_socket_is_reached_through_it(directory: Path) -> None:
-    async def main() -> None:
-        handler = RecordingHandler(answer_ok)
-        tcp_listener = listen()
-        address = f"127.0.0.1:{tcp_listener.getsockname()[1]}"
-        unix_listener = socket.socket(socket.AF_UNIX)
-        unix_listener.bind(str(socket_path(directory, address)))
-        unix_listener.listen()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(Server(handler).serve, [tcp_listener, unix_listener])
-            connection = await Connection.open(address, handshake=hello())
-            assert connection.socket.family == socket.AF_UNIX
-            assert connection.address == address
-            assert handler.opened[0].peer == "anonymous unix socket"
-            connection.close()
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+async def test_a_daemon_with_a_socket_is_reached_through_it(directory: Path) -> None:
+    handler = RecordingHandler(answer_ok)
+    tcp_listener = listen()
+    address = f"127.0.0.1:{tcp_listener.getsockname()[1]}"
+    unix_listener = socket.socket(socket.AF_UNIX)
+    unix_listener.bind(str(socket_path(directory, address)))
+    unix_listener.listen()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(Server(handler).serve, [tcp_listener, unix_listener])
+        connection = await Connection.open(address, handshake=hello())
+        assert connection.socket.family == socket.AF_UNIX
+        assert connection.address == address
+        assert handler.opened[0].peer == "anonymous unix socket"
+        connection.close()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_left_behind", [True, False])
-def test_a_daemon_without_one_is_reached_over_tcp(directory: Path, is_left_behind: bool) -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            if is_left_behind:
-                dead = socket.socket(socket.AF_UNIX)
-                dead.bind(str(socket_path(directory, served.address)))
-                dead.close()
-            connection = await Connection.open(served.address, handshake=hello())
-            assert connection.socket.family == socket.AF_INET
-            connection.close()
-
-    trio.run(main)
+async def test_a_daemon_without_one_is_reached_over_tcp(directory: Path, is_left_behind: bool) -> None:
+    async with serving(answer_ok) as served:
+        if is_left_behind:
+            dead = socket.socket(socket.AF_UNIX)
+            dead.bind(str(socket_path(directory, served.address)))
+            dead.close()
+        connection = await Connection.open(served.address, handshake=hello())
+        assert connection.socket.family == socket.AF_INET
+        connection.close()

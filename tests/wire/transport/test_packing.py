@@ -43,7 +43,7 @@ async def received_ids(client: RawClient, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("held", ["compress", "decompress"])
-def test_others_are_served_while_a_long_message_is_compressed(monkeypatch: pytest.MonkeyPatch, held: str) -> None:
+async def test_others_are_served_while_a_long_message_is_compressed(monkeypatch: pytest.MonkeyPatch, held: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
     real = getattr(compression, held)
 
@@ -53,32 +53,26 @@ def test_others_are_served_while_a_long_message_is_compressed(monkeypatch: pytes
             assert go_on.wait(SECONDS_MAX)
         return real(frame, *arguments)
 
-    async def main() -> None:
-        async with serving(answer_long_to_long) as served:
-            patient, other = await served.connect(), await served.connect()
-            await greeted(patient)
-            request = {"long": 1} if held == "compress" else {"ping": 1, "text": LONG_TEXT}
-            frames = compressed(request, 7) + compressed({"ping": 1}, 8)
-            with monkeypatch.context() as patched:
-                patched.setattr(compression, held, hold)
-                await patient.send(frames)
-                assert await trio.to_thread.run_sync(begun.wait, SECONDS_MAX)
-                await greeted(other)
-                go_on.set()
-                assert await received_ids(patient, 2) == [7, 8]
-
-    trio.run(main)
+    async with serving(answer_long_to_long) as served:
+        patient, other = await served.connect(), await served.connect()
+        await greeted(patient)
+        request = {"long": 1} if held == "compress" else {"ping": 1, "text": LONG_TEXT}
+        frames = compressed(request, 7) + compressed({"ping": 1}, 8)
+        with monkeypatch.context() as patched:
+            patched.setattr(compression, held, hold)
+            await patient.send(frames)
+            assert await trio.to_thread.run_sync(begun.wait, SECONDS_MAX)
+            await greeted(other)
+            go_on.set()
+            assert await received_ids(patient, 2) == [7, 8]
 
 
 @pytest.mark.parametrize("announced", [-1, LONG_MESSAGE_BYTES, MESSAGE_BYTES_MAX])
-def test_a_wrong_announced_size_closes_the_connection(announced: int) -> None:
-    async def main() -> None:
-        async with serving(answer_long_to_long) as served:
-            client = await served.connect()
-            await greeted(client)
-            frame = bytearray(compressed({"ping": 1}, 7))
-            frame[20:24] = announced.to_bytes(4, "little", signed=True)
-            await client.send(bytes(frame))
-            assert await client.receive() is None
-
-    trio.run(main)
+async def test_a_wrong_announced_size_closes_the_connection(announced: int) -> None:
+    async with serving(answer_long_to_long) as served:
+        client = await served.connect()
+        await greeted(client)
+        frame = bytearray(compressed({"ping": 1}, 7))
+        frame[20:24] = announced.to_bytes(4, "little", signed=True)
+        await client.send(bytes(frame))
+        assert await client.receive() is None

@@ -174,11 +174,8 @@ def test_a_socket_closed_by_a_callback_is_not_reported() -> None:
     run(main)
 
 
-def test_without_its_epoll_descriptor_trio_does_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(module, "_epoll_descriptor", lambda: None)
-        reactor = Reactor()
-        assert not reactor.start()
-        assert not reactor.is_running
-
-    trio.run(main)
+async def test_without_its_epoll_descriptor_trio_does_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_epoll_descriptor", lambda: None)
+    reactor = Reactor()
+    assert not reactor.start()
+    assert not reactor.is_running

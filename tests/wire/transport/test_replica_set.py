@@ -244,21 +244,18 @@ def test_all_have_to_fail() -> None:
         ask_any(ThreeMembers(a=lost, b=too_late))
 
 
-def test_members_that_are_frozen_until_they_are_gone() -> None:
+async def test_members_that_are_frozen_until_they_are_gone(autojump_clock: trio.testing.MockClock) -> None:
     members = ThreeMembers(a=frozen, b=frozen)
 
-    async def ask() -> None:
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
 
-            async def lose_all() -> None:
-                for _ in range(4):
-                    await trio.sleep(20)
-                    members.monitor.readable = list
-                    members.monitor.next_change.set()
-                    members.monitor.next_change = trio.Event()
+        async def lose_all() -> None:
+            for _ in range(4):
+                await trio.sleep(20)
+                members.monitor.readable = list
+                members.monitor.next_change.set()
+                members.monitor.next_change = trio.Event()
 
-            nursery.start_soon(lose_all)
-            with pytest.raises(BackendError, match="did not answer as long as it was a member"):
-                await members.command("admin", {"usersInfo": 1}, preference=PRIMARY_PREFERRED)
-
-    trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0))
+        nursery.start_soon(lose_all)
+        with pytest.raises(BackendError, match="did not answer as long as it was a member"):
+            await members.command("admin", {"usersInfo": 1}, preference=PRIMARY_PREFERRED)

@@ -125,120 +125,99 @@ async def left_by(served: Serving) -> None:
     await until(lambda: not served.server.clients)
 
 
-def test_unread_replies_never_exceed_the_limit() -> None:
+async def test_unread_replies_never_exceed_the_limit() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES, patience_seconds=2.0)
 
-    async def main() -> None:
-        async with in_front_of_shard() as (served, shard):
-            await asked(served, 12)
-            await until(lambda: UNREAD_REPLIES.clients_closed + UNREAD_REPLIES.reservations.refused >= 9)
-            other = await served.connect()
-            await other.send(op_msg(bson.encode({"hello": 1, "$db": "admin"}), request_id=1))
-            assert (await other.receive_document())["ok"]
-            assert 2 * REPLY_BYTES < UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
-            await left_by(served)
-            await until(lambda: not shard.connections)
-            assert UNREAD_REPLIES.total_bytes == 0
-
-    trio.run(main)
+    async with in_front_of_shard() as (served, shard):
+        await asked(served, 12)
+        await until(lambda: UNREAD_REPLIES.clients_closed + UNREAD_REPLIES.reservations.refused >= 9)
+        other = await served.connect()
+        await other.send(op_msg(bson.encode({"hello": 1, "$db": "admin"}), request_id=1))
+        assert (await other.receive_document())["ok"]
+        assert 2 * REPLY_BYTES < UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
+        await left_by(served)
+        await until(lambda: not shard.connections)
+        assert UNREAD_REPLIES.total_bytes == 0
 
 
-def test_clients_that_read_take_turns_and_get_everything() -> None:
-    async def main() -> None:
-        async with in_front_of_shard() as (served, _):
-            clients = await asked(served, 8)
-            async with trio.open_nursery() as nursery:
-                for client in clients:
-                    nursery.start_soon(read_whole, client)
-            assert UNREAD_REPLIES.clients_closed == UNREAD_REPLIES.reservations.refused == 0
-            assert UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
-
-    trio.run(main)
+async def test_clients_that_read_take_turns_and_get_everything() -> None:
+    async with in_front_of_shard() as (served, _):
+        clients = await asked(served, 8)
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(read_whole, client)
+        assert UNREAD_REPLIES.clients_closed == UNREAD_REPLIES.reservations.refused == 0
+        assert UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
 
 
 async def read_whole(client: RawClient) -> None:
     assert len((await client.receive_document())["text"]) == REPLY_BYTES
 
 
-def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> None:
+async def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=FRAME_BYTES)
 
-    async def main() -> None:
-        async with in_front_of_shard(replies=3) as (served, _):
-            clients = await asked(served, 4)
-            async with trio.open_nursery() as nursery:
-                for client in clients:
-                    nursery.start_soon(read_whole, client)
-            assert UNREAD_REPLIES.reservations.refused == 0
-
-    trio.run(main)
+    async with in_front_of_shard(replies=3) as (served, _):
+        clients = await asked(served, 4)
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(read_whole, client)
+        assert UNREAD_REPLIES.reservations.refused == 0
 
 
-def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_time() -> None:
+async def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_time() -> None:
     reservations, operations = UNREAD_REPLIES.reservations, 3
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=operations * REPLY_BYTES)
 
-    async def main() -> None:
-        all_have_one = trio.Event()
+    all_have_one = trio.Event()
 
-        async def operation(client: ClientConnection) -> None:
-            SERVED_CLIENT.set(client)
+    async def operation(client: ClientConnection) -> None:
+        SERVED_CLIENT.set(client)
+        await reservations.reserve(REPLY_BYTES)
+        if reservations.total_bytes == operations * REPLY_BYTES:
+            all_have_one.set()
+        await all_have_one.wait()
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
             await reservations.reserve(REPLY_BYTES)
-            if reservations.total_bytes == operations * REPLY_BYTES:
-                all_have_one.set()
-            await all_have_one.wait()
-            for _ in range(2):
-                await trio.testing.wait_all_tasks_blocked()
-                await reservations.reserve(REPLY_BYTES)
-            reservations.release(client)
+        reservations.release(client)
 
-        with ExitStack() as open_sockets:
-            async with trio.open_nursery() as nursery:
-                for _ in range(operations):
-                    ours, _ = map(open_sockets.enter_context, socket.socketpair())
-                    client = ClientConnection(FrameStream(ours), "")
-                    client.allow_interruption()
-                    nursery.start_soon(operation, client)
-        assert UNREAD_REPLIES.peak_bytes == (operations + 2) * REPLY_BYTES
-        assert reservations.refused == 0
-
-    trio.run(main)
+    with ExitStack() as open_sockets:
+        async with trio.open_nursery() as nursery:
+            for _ in range(operations):
+                ours, _ = map(open_sockets.enter_context, socket.socketpair())
+                client = ClientConnection(FrameStream(ours), "")
+                client.allow_interruption()
+                nursery.start_soon(operation, client)
+    assert UNREAD_REPLIES.peak_bytes == (operations + 2) * REPLY_BYTES
+    assert reservations.refused == 0
 
 
-def test_a_read_without_room_is_refused_and_its_connection_closed() -> None:
+async def test_a_read_without_room_is_refused_and_its_connection_closed() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
 
-    async def main() -> None:
-        async with in_front_of_shard() as (served, shard):
-            with no_room():
-                (client,) = await asked(served, 1)
-                assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
-                await until(lambda: not shard.connections)
-            await client.send(op_msg(PING, request_id=2))
+    async with in_front_of_shard() as (served, shard):
+        with no_room():
+            (client,) = await asked(served, 1)
+            assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
+            await until(lambda: not shard.connections)
+        await client.send(op_msg(PING, request_id=2))
+        await read_whole(client)
+
+
+async def test_the_reply_to_a_write_is_eventually_received() -> None:
+    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
+
+    async with in_front_of_shard(is_read=False) as (served, _):
+        with no_room():
+            (client,) = await asked(served, 1)
             await read_whole(client)
 
-    trio.run(main)
 
-
-def test_the_reply_to_a_write_is_eventually_received() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
-
-    async def main() -> None:
-        async with in_front_of_shard(is_read=False) as (served, _):
-            with no_room():
-                (client,) = await asked(served, 1)
-                await read_whole(client)
-
-    trio.run(main)
-
-
-def test_a_client_that_disconnects_while_waiting_for_room_is_removed() -> None:
-    async def main() -> None:
-        async with in_front_of_shard() as (served, shard):
-            with no_room():
-                await asked(served, 3)
-                await until(lambda: shard.connections == 3)
-                await left_by(served)
-                await until(lambda: not shard.connections)
-
-    trio.run(main)
+async def test_a_client_that_disconnects_while_waiting_for_room_is_removed() -> None:
+    async with in_front_of_shard() as (served, shard):
+        with no_room():
+            await asked(served, 3)
+            await until(lambda: shard.connections == 3)
+            await left_by(served)
+            await until(lambda: not shard.connections)

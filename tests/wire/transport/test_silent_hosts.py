@@ -199,21 +199,18 @@ def test_a_request_that_reads_from_a_frozen_member_fails(caplog: pytest.LogCaptu
     assert messages(caplog) == ["Lost a replica set member"]
 
 
-def test_a_pool_is_kept_while_other_hosts_read_from_its_host() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            pools = ConnectionPools(hello, PoolOptions(connections_min=0, idle_seconds_max=0.0))
-            source = pools["source:1"]
-            asked = await pools[served.address].ask(request())
-            asked.reads_from([source])
-            pools._reap(trio.current_time() + 1.0)
-            assert pools["source:1"] is source
-            await asked.receive_whole()
-            pools._reap(trio.current_time() + 1.0)
-            assert pools["source:1"] is not source
-            pools[served.address].close()
-
-    trio.run(main)
+async def test_a_pool_is_kept_while_other_hosts_read_from_its_host() -> None:
+    async with serving(answer_ok) as served:
+        pools = ConnectionPools(hello, PoolOptions(connections_min=0, idle_seconds_max=0.0))
+        source = pools["source:1"]
+        asked = await pools[served.address].ask(request())
+        asked.reads_from([source])
+        pools._reap(trio.current_time() + 1.0)
+        assert pools["source:1"] is source
+        await asked.receive_whole()
+        pools._reap(trio.current_time() + 1.0)
+        assert pools["source:1"] is not source
+        pools[served.address].close()
 
 
 def test_a_former_primary_that_answers_keeps_its_requests(caplog: pytest.LogCaptureFixture) -> None:
@@ -251,123 +248,100 @@ def test_a_former_primary_that_falls_silent_later_is_lost(caplog: pytest.LogCapt
     assert messages(caplog) == ["Lost a replica set member"]
 
 
-def test_requests_of_a_member_that_shuts_down_are_left_alone() -> None:
+async def test_requests_of_a_member_that_shuts_down_are_left_alone() -> None:
     """It refuses connections, and answers the requests that are running."""
 
-    async def main() -> None:
-        async with scene(2) as set_up:
-            monitor = set_up.client.monitor
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(set_up.client.exchange_with, set_up.fake.hosts[1], request())  # raises no error
-                await set_up.wait_in_progress(1)
-                nursery.start_soon(set_up.fake.servers[1].server.drain, 3 * TIMEOUTS.recheck_seconds)
-                await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
-
-    trio.run(main)
+    async with scene(2) as set_up:
+        monitor = set_up.client.monitor
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(set_up.client.exchange_with, set_up.fake.hosts[1], request())  # raises no error
+            await set_up.wait_in_progress(1)
+            nursery.start_soon(set_up.fake.servers[1].server.drain, 3 * TIMEOUTS.recheck_seconds)
+            await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
 
 
-def test_a_process_that_was_paused_itself_loses_no_member(
+async def test_a_process_that_was_paused_itself_loses_no_member(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its limits are over when it continues, but the other hosts may have been paused with it."""
     monkeypatch.setattr(timeouts, "_OVERSLEPT_SECONDS", -1.0)  # as if every limit were noticed too late
 
-    async def main() -> None:
-        async with scene(2) as set_up, trio.open_nursery() as nursery:
-            monitor = set_up.client.monitor
-            nursery.start_soon(set_up.fail, 1)
-            await set_up.wait_in_progress(1)
-            set_up.members[1].freeze()
-            await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
-            await trio.sleep(2 * TIMEOUTS.recheck_seconds)
-            assert not set_up.failures
-            set_up.members[1].thawed.set()
-            await wait_for(monitor, lambda: monitor.select(SECONDARY) is not None)
-            assert not set_up.failures
-            set_up.client._pools.break_off(set_up.fake.hosts[1], "the test is over")
-
-    trio.run(main)
+    async with scene(2) as set_up, trio.open_nursery() as nursery:
+        monitor = set_up.client.monitor
+        nursery.start_soon(set_up.fail, 1)
+        await set_up.wait_in_progress(1)
+        set_up.members[1].freeze()
+        await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
+        await trio.sleep(2 * TIMEOUTS.recheck_seconds)
+        assert not set_up.failures
+        set_up.members[1].thawed.set()
+        await wait_for(monitor, lambda: monitor.select(SECONDARY) is not None)
+        assert not set_up.failures
+        set_up.client._pools.break_off(set_up.fake.hosts[1], "the test is over")
 
 
-def test_a_limit_that_is_noticed_late_is_not_silence(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_limit_that_is_noticed_late_is_not_silence(autojump_clock: trio.testing.MockClock) -> None:
     async def say_nothing(seconds_asleep: float) -> None:
         with hello_within("host:1", 5):
             autojump_clock.jump(seconds_asleep)
             await trio.sleep_forever()
 
-    async def main() -> None:
-        for seconds, is_silent in ((0.0, True), (60.0, False)):
-            with pytest.raises(BackendError) as caught:
-                await say_nothing(seconds)
-            assert caught.value.is_silent is is_silent
-
-    trio.run(main, clock=autojump_clock)
+    for seconds, is_silent in ((0.0, True), (60.0, False)):
+        with pytest.raises(BackendError) as caught:
+            await say_nothing(seconds)
+        assert caught.value.is_silent is is_silent
 
 
-@pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0)
+async def test_those_who_wait_for_a_connection_to_a_silent_host_are_told() -> None:
+    followers = ConnectionPools(hello)
+    pools = ConnectionPools(hello, PoolOptions(connections_max=2), followers=[followers])
+    async with scene(2, pools) as set_up, trio.open_nursery() as nursery:
+        address = set_up.fake.hosts[1]
+        nursery.start_soon(set_up.fail, 1)
+        await set_up.wait_in_progress(1)
+        set_up.members[1].freeze()
+        nursery.start_soon(set_up.fail, 1)  # opens a connection, on which the handshake is not answered
+        nursery.start_soon(set_up.fail, 1)  # waits for one of these two
+        while pools.statistics()[address].waiting == 0:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(BackendError):
+            await followers[address].exchange(request())
+    assert [each.sent for each in set_up.failures].count(True) == 1
+    assert len(set_up.failures) == 3
+    assert pools.statistics()[address].in_use == 0
 
 
-def test_those_who_wait_for_a_connection_to_a_silent_host_are_told() -> None:
-    async def main() -> None:
-        followers = ConnectionPools(hello)
-        pools = ConnectionPools(hello, PoolOptions(connections_max=2), followers=[followers])
-        async with scene(2, pools) as set_up, trio.open_nursery() as nursery:
-            address = set_up.fake.hosts[1]
-            nursery.start_soon(set_up.fail, 1)
-            await set_up.wait_in_progress(1)
-            set_up.members[1].freeze()
-            nursery.start_soon(set_up.fail, 1)  # opens a connection, on which the handshake is not answered
-            nursery.start_soon(set_up.fail, 1)  # waits for one of these two
-            while pools.statistics()[address].waiting == 0:
-                await trio.lowlevel.checkpoint()
-            with pytest.raises(BackendError):
-                await followers[address].exchange(request())
-        assert [each.sent for each in set_up.failures].count(True) == 1
-        assert len(set_up.failures) == 3
-        assert pools.statistics()[address].in_use == 0
-
-    trio.run(main)
-
-
-def test_a_connection_that_was_broken_off_is_not_lent_again() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            pool = ConnectionPools(hello)[served.address]
-            connection = await pool.borrow()
-            pool.break_off("gone")
-            with pytest.raises(ConnectFailedError):
-                await pool.exchange(request())
-            pool.resume()
-            pool.give_back(connection)
-            assert pool.statistics().available == pool.statistics().in_use == 0
+async def test_a_connection_that_was_broken_off_is_not_lent_again() -> None:
+    async with serving(answer_ok) as served:
+        pool = ConnectionPools(hello)[served.address]
+        connection = await pool.borrow()
+        pool.break_off("gone")
+        with pytest.raises(ConnectFailedError):
             await pool.exchange(request())
-            assert pool.statistics().available == 1
-            pool.close()
+        pool.resume()
+        pool.give_back(connection)
+        assert pool.statistics().available == pool.statistics().in_use == 0
+        await pool.exchange(request())
+        assert pool.statistics().available == 1
+        pool.close()
 
-    trio.run(main)
 
+async def test_a_reply_that_is_broken_off_in_its_middle_is_a_broken_connection() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = Connection("host:1", FrameStream(ours))
+        async with trio.open_nursery() as nursery:
 
-def test_a_reply_that_is_broken_off_in_its_middle_is_a_broken_connection() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            connection = Connection("host:1", FrameStream(ours))
-            async with trio.open_nursery() as nursery:
+            async def ask() -> None:
+                with pytest.raises(ConnectionClosedError, match="gone"):
+                    await connection.exchange(request())
 
-                async def ask() -> None:
-                    with pytest.raises(ConnectionClosedError, match="gone"):
-                        await connection.exchange(request())
-
-                nursery.start_soon(ask)
-                await trio.testing.wait_all_tasks_blocked()
-                theirs.send(b"\x40\0\0\0 and so on")
-                await trio.testing.wait_all_tasks_blocked()
-                connection.break_off("gone")
-            assert connection.is_closed
-
-    trio.run(main)
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.send(b"\x40\0\0\0 and so on")
+            await trio.testing.wait_all_tasks_blocked()
+            connection.break_off("gone")
+        assert connection.is_closed
 
 
 @pytest.mark.parametrize(("number", "is_silent"), [(errno.EHOSTUNREACH, True), (errno.ECONNREFUSED, False)])
@@ -390,16 +364,13 @@ def options_of(connected: socket.socket) -> tuple[int, ...]:
     return tuple(connected.getsockopt(socket.IPPROTO_TCP, name) for name in names)
 
 
-def test_the_kernel_watches_both_ends_of_tcp_connections() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            connection = await Connection.open(served.address, handshake=hello())
-            assert options_of(connection.socket) == (10, 5, 4, 20_000)
-            assert options_of(served.handler.opened[0].stream.socket) == (30, 10, 12, 120_000)
-            assert SERVER_LIMITS.unanswered < CLIENT_LIMITS.unanswered
-            connection.close()
-
-    trio.run(main)
+async def test_the_kernel_watches_both_ends_of_tcp_connections() -> None:
+    async with serving(answer_ok) as served:
+        connection = await Connection.open(served.address, handshake=hello())
+        assert options_of(connection.socket) == (10, 5, 4, 20_000)
+        assert options_of(served.handler.opened[0].stream.socket) == (30, 10, 12, 120_000)
+        assert SERVER_LIMITS.unanswered < CLIENT_LIMITS.unanswered
+        connection.close()
 
 
 def test_a_malformed_hello_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

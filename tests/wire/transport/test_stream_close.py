@@ -15,18 +15,15 @@ FRAME_BYTES = 16 << 20
 PART_BYTES = 8 << 20
 
 
-def test_a_peer_that_has_left_is_noticed_before_its_last_message_is_read() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        stream = FrameStream(ours)
-        theirs.sendall(struct.pack("<iiii", FRAME_BYTES, 1, 0, OP_MSG))
-        assert not stream.has_peer_left
-        theirs.close()
-        assert stream.has_peer_left
-        stream.close()
-        assert stream.has_peer_left
-
-    trio.run(main)
+async def test_a_peer_that_has_left_is_noticed_before_its_last_message_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    stream = FrameStream(ours)
+    theirs.sendall(struct.pack("<iiii", FRAME_BYTES, 1, 0, OP_MSG))
+    assert not stream.has_peer_left
+    theirs.close()
+    assert stream.has_peer_left
+    stream.close()
+    assert stream.has_peer_left
 
 
 def test_a_message_cut_off_by_the_close_is_let_go() -> None:

@@ -58,73 +58,58 @@ async def relay() -> AsyncIterator[Surroundings]:
 
 
 @pytest.mark.parametrize("length", [1_000_000, 12_000_000])
-def test_a_long_reply_is_forwarded_and_not_returned(length: int) -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            expected = answer(length)
-            nursery.start_soon(there.answer_with, expected)
-            received: list[bytes] = []
+async def test_a_long_reply_is_forwarded_and_not_returned(length: int) -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        expected = answer(length)
+        nursery.start_soon(there.answer_with, expected)
+        received: list[bytes] = []
 
-            async def receive() -> None:
-                received.append(await there.client_receives(len(expected)))
+        async def receive() -> None:
+            received.append(await there.client_receives(len(expected)))
 
-            nursery.start_soon(receive)
-            assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) is None
-            assert not there.connection.is_closed
-            while not received:
-                await trio.lowlevel.checkpoint()
-            assert received == [expected]
-
-    trio.run(main)
+        nursery.start_soon(receive)
+        assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) is None
+        assert not there.connection.is_closed
+        while not received:
+            await trio.lowlevel.checkpoint()
+        assert received == [expected]
 
 
 @pytest.mark.parametrize("length", [10, 60_000, 70_000, 200_000])
-def test_a_short_reply_is_returned(length: int) -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            nursery.start_soon(there.answer_with, answer(length))
-            assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) == answer(length)
-
-    trio.run(main)
+async def test_a_short_reply_is_returned(length: int) -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        nursery.start_soon(there.answer_with, answer(length))
+        assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) == answer(length)
 
 
-def test_a_truncated_reply_closes_the_connection() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            whole = answer(1_000_000)
-            nursery.start_soon(lambda: there.answer_with(whole[:200_000], closes=True))
-            with pytest.raises(RemoteProtocolError):
-                await there.connection.exchange_for(REQUEST, Relay(there.asker))
-            assert there.connection.is_closed
-
-    trio.run(main)
+async def test_a_truncated_reply_closes_the_connection() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        whole = answer(1_000_000)
+        nursery.start_soon(lambda: there.answer_with(whole[:200_000], closes=True))
+        with pytest.raises(RemoteProtocolError):
+            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+        assert there.connection.is_closed
 
 
-def test_a_disconnected_client_is_not_mistaken_for_the_backend() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            there.client.close()
-            nursery.start_soon(there.answer_with, answer(2_000_000)[:100_000])
-            with pytest.raises(OSError, match="Broken pipe"):
-                await there.connection.exchange_for(REQUEST, Relay(there.asker))
-            assert there.connection.is_closed
-
-    trio.run(main)
+async def test_a_disconnected_client_is_not_mistaken_for_the_backend() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        there.client.close()
+        nursery.start_soon(there.answer_with, answer(2_000_000)[:100_000])
+        with pytest.raises(OSError, match="Broken pipe"):
+            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+        assert there.connection.is_closed
 
 
-def test_nothing_is_sent_after_part_of_a_reply() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            beginning = answer(1_000_000)[:100_000]
-            nursery.start_soon(lambda: there.answer_with(beginning, closes=True))
-            with pytest.raises(RemoteProtocolError):
-                await there.connection.exchange_for(REQUEST, Relay(there.asker))
-            with pytest.raises(OSError, match="Broken pipe"):
-                await there.asker.send(b"an error reply")
-            assert await there.client_receives(len(beginning)) == beginning
-            assert there.client.recv(1) == b""
-
-    trio.run(main)
+async def test_nothing_is_sent_after_part_of_a_reply() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        beginning = answer(1_000_000)[:100_000]
+        nursery.start_soon(lambda: there.answer_with(beginning, closes=True))
+        with pytest.raises(RemoteProtocolError):
+            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+        with pytest.raises(OSError, match="Broken pipe"):
+            await there.asker.send(b"an error reply")
+        assert await there.client_receives(len(beginning)) == beginning
+        assert there.client.recv(1) == b""
 
 
 class Changing(Relay):
@@ -144,41 +129,32 @@ class Unwilling(Relay):
         return None
 
 
-def test_a_reply_is_changed_while_it_is_forwarded() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            whole = answer(1_000_000)
-            expected = whole[:-20].replace(b"x", b"X", 1) + whole[-20:].replace(b"x", b"Y", 1)
-            nursery.start_soon(there.answer_with, whole)
-            received: list[bytes] = []
+async def test_a_reply_is_changed_while_it_is_forwarded() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        whole = answer(1_000_000)
+        expected = whole[:-20].replace(b"x", b"X", 1) + whole[-20:].replace(b"x", b"Y", 1)
+        nursery.start_soon(there.answer_with, whole)
+        received: list[bytes] = []
 
-            async def receive() -> None:
-                received.append(await there.client_receives(len(whole)))
+        async def receive() -> None:
+            received.append(await there.client_receives(len(whole)))
 
-            nursery.start_soon(receive)
-            assert await there.connection.exchange_for(REQUEST, Changing(there.asker)) is None
-            while not received:
-                await trio.lowlevel.checkpoint()
-            assert received == [expected]
-
-    trio.run(main)
+        nursery.start_soon(receive)
+        assert await there.connection.exchange_for(REQUEST, Changing(there.asker)) is None
+        while not received:
+            await trio.lowlevel.checkpoint()
+        assert received == [expected]
 
 
-def test_a_long_reply_declined_by_the_relay_is_returned() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            nursery.start_soon(there.answer_with, answer(1_000_000))
-            assert await there.connection.exchange_for(REQUEST, Unwilling(there.asker)) == answer(1_000_000)
-
-    trio.run(main)
+async def test_a_long_reply_declined_by_the_relay_is_returned() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        nursery.start_soon(there.answer_with, answer(1_000_000))
+        assert await there.connection.exchange_for(REQUEST, Unwilling(there.asker)) == answer(1_000_000)
 
 
-def test_the_reply_to_another_request_is_not_forwarded() -> None:
-    async def main() -> None:
-        async with relay() as there, trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))
-            with pytest.raises(RemoteProtocolError):
-                await there.connection.exchange_for(REQUEST, Relay(there.asker))
-            assert there.connection.is_closed
-
-    trio.run(main)
+async def test_the_reply_to_another_request_is_not_forwarded() -> None:
+    async with relay() as there, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))
+        with pytest.raises(RemoteProtocolError):
+            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+        assert there.connection.is_closed

@@ -87,98 +87,80 @@ async def wait_for_end(client: RawClient) -> None:
             pass
 
 
-def test_daemons_reach_each_other(files: Files) -> None:
-    async def main() -> None:
-        files.use()
-        async with serving(answer) as served:
-            connection = await Connection.open(served.address, handshake=HELLO)
-            assert "server" in connection.hello["subject"]
-            reply = await connection.command("admin", {"ping": 1, "bytes": LONG_BYTES, "text": "y" * LONG_BYTES})
-            assert (len(reply["text"]), reply["received"]) == (LONG_BYTES, LONG_BYTES)
-            for number in range(200):
-                reply = await connection.command("admin", {"ping": 1, "bytes": number * 700})
-                assert len(reply["text"]) == number * 700
-            connection.close()
-
-    trio.run(main)
+async def test_daemons_reach_each_other(files: Files) -> None:
+    files.use()
+    async with serving(answer) as served:
+        connection = await Connection.open(served.address, handshake=HELLO)
+        assert "server" in connection.hello["subject"]
+        reply = await connection.command("admin", {"ping": 1, "bytes": LONG_BYTES, "text": "y" * LONG_BYTES})
+        assert (len(reply["text"]), reply["received"]) == (LONG_BYTES, LONG_BYTES)
+        for number in range(200):
+            reply = await connection.command("admin", {"ping": 1, "bytes": number * 700})
+            assert len(reply["text"]) == number * 700
+        connection.close()
 
 
 @pytest.mark.parametrize("mode", list(TlsMode))
 @pytest.mark.parametrize("is_secured", [True, False])
-def test_a_mode_says_who_gets_in(files: Files, mode: TlsMode, is_secured: bool) -> None:
-    async def main() -> None:
-        if mode is not TlsMode.DISABLED:
-            files.use(mode)
-        async with serving(answer) as served:
-            if is_secured:
-                reply = await ask(served, context_of(files.authority, files.server))
-                assert (reply is not None) == (mode is not TlsMode.DISABLED)
+async def test_a_mode_says_who_gets_in(files: Files, mode: TlsMode, is_secured: bool) -> None:
+    if mode is not TlsMode.DISABLED:
+        files.use(mode)
+    async with serving(answer) as served:
+        if is_secured:
+            reply = await ask(served, context_of(files.authority, files.server))
+            assert (reply is not None) == (mode is not TlsMode.DISABLED)
+        else:
+            client = await served.connect()
+            await client.send(PING)
+            if mode is TlsMode.REQUIRE:
+                await wait_for_end(client)
             else:
-                client = await served.connect()
-                await client.send(PING)
-                if mode is TlsMode.REQUIRE:
-                    await wait_for_end(client)
-                else:
-                    assert await client.receive() is not None
-
-    trio.run(main)
+                assert await client.receive() is not None
 
 
-def test_clients_need_a_certificate_of_the_authority(files: Files, tmp_path: Path) -> None:
+async def test_clients_need_a_certificate_of_the_authority(files: Files, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
 
-    async def main() -> None:
-        files.use()
-        expired = files.authority.issue("expired.pem", days=(-10, -1))
-        async with serving(answer) as served:
-            for issued in (None, expired, stranger.issue("stranger.pem")):
-                assert await ask(served, context_of(files.authority, issued)) is None
-            assert served.server.handshakes_failed == 3
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-
-    trio.run(main)
+    files.use()
+    expired = files.authority.issue("expired.pem", days=(-10, -1))
+    async with serving(answer) as served:
+        for issued in (None, expired, stranger.issue("stranger.pem")):
+            assert await ask(served, context_of(files.authority, issued)) is None
+        assert served.server.handshakes_failed == 3
+        assert await ask(served, context_of(files.authority, files.server)) is not None
 
 
-def test_clients_may_be_let_in_without_certificate_but_not_with_a_wrong_one(files: Files) -> None:
-    async def main() -> None:
-        files.use(allows_connections_without_certificates=True)
-        expired = files.authority.issue("expired.pem", days=(-10, -1))
-        async with serving(answer) as served:
-            reply = await ask(served, context_of(files.authority))
-            assert reply is not None
-            assert reply["subject"] == "None"
-            assert await ask(served, context_of(files.authority, expired)) is None
-
-    trio.run(main)
+async def test_clients_may_be_let_in_without_certificate_but_not_with_a_wrong_one(files: Files) -> None:
+    files.use(allows_connections_without_certificates=True)
+    expired = files.authority.issue("expired.pem", days=(-10, -1))
+    async with serving(answer) as served:
+        reply = await ask(served, context_of(files.authority))
+        assert reply is not None
+        assert reply["subject"] == "None"
+        assert await ask(served, context_of(files.authority, expired)) is None
 
 
-def test_revoked_certificates_are_refused(files: Files) -> None:
-    async def main() -> None:
-        revoked = files.authority.issue("revoked.pem")
-        files.authority.revoke(revoked)
-        files.use(crl_file=files.authority.revocation_list("revoked.crl"))
-        async with serving(answer) as served:
-            assert await ask(served, context_of(files.authority, revoked)) is None
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-
-    trio.run(main)
+async def test_revoked_certificates_are_refused(files: Files) -> None:
+    revoked = files.authority.issue("revoked.pem")
+    files.authority.revoke(revoked)
+    files.use(crl_file=files.authority.revocation_list("revoked.crl"))
+    async with serving(answer) as served:
+        assert await ask(served, context_of(files.authority, revoked)) is None
+        assert await ask(served, context_of(files.authority, files.server)) is not None
 
 
-def test_clients_of_a_cluster_may_have_another_authority(files: Files, tmp_path: Path) -> None:
+async def test_clients_of_a_cluster_may_have_another_authority(files: Files, tmp_path: Path) -> None:
     (tmp_path / "users").mkdir()
     users = Authority(tmp_path / "users")
     user = users.issue("user.pem")
 
-    async def main() -> None:
-        files.use(cluster_ca_file=users.path, cluster_file=user.path)
-        async with serving(answer) as served:
-            assert await ask(served, context_of(files.authority, user)) is not None
-            assert await ask(served, context_of(files.authority, files.server)) is None
-            connection = await Connection.open(served.address, handshake=HELLO)
-            connection.close()
-
-    trio.run(main)
+    files.use(cluster_ca_file=users.path, cluster_file=user.path)
+    async with serving(answer) as served:
+        assert await ask(served, context_of(files.authority, user)) is not None
+        assert await ask(served, context_of(files.authority, files.server)) is None
+        connection = await Connection.open(served.address, handshake=HELLO)
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +171,7 @@ def test_clients_of_a_cluster_may_have_another_authority(files: Files, tmp_path:
         ("authority", "unable to get local issuer certificate|signature failure"),
     ],
 )
-def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, reason: str) -> None:
+async def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, reason: str) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     issued = {
@@ -198,120 +180,102 @@ def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, reason: s
         "authority": lambda: stranger.issue("wrong.pem"),
     }[wrong]()
 
-    async def main() -> None:
-        files.use()
-        TLS.accepting = server_context(replace(TLS.settings, certificate_key_file=issued.path))
-        async with serving(answer) as served:
-            with pytest.raises(ConnectFailedError, match=reason):
-                await Connection.open(served.address, handshake=HELLO)
-            accepting = TLS.accepting
-            if wrong == "host":
-                files.use(allows_invalid_hostnames=True)
-            else:
-                files.use(allows_invalid_certificates=True)
-            TLS.accepting = accepting
-            connection = await Connection.open(served.address, handshake=HELLO)
-            connection.close()
-
-    trio.run(main)
+    files.use()
+    TLS.accepting = server_context(replace(TLS.settings, certificate_key_file=issued.path))
+    async with serving(answer) as served:
+        with pytest.raises(ConnectFailedError, match=reason):
+            await Connection.open(served.address, handshake=HELLO)
+        accepting = TLS.accepting
+        if wrong == "host":
+            files.use(allows_invalid_hostnames=True)
+        else:
+            files.use(allows_invalid_certificates=True)
+        TLS.accepting = accepting
+        connection = await Connection.open(served.address, handshake=HELLO)
+        connection.close()
 
 
 @pytest.mark.parametrize("beginning", [b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + bytes(40), PING[:9]])
-def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
+async def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
     files: Files, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS_MAX", 0.3)
 
-    async def main() -> None:
-        files.use()
-        async with serving(answer) as served:
-            slow, cut = await served.connect(), await served.connect()
-            if beginning:
-                await slow.send(beginning)
-                await cut.send(beginning)
-            with suppress(trio.BrokenResourceError):
-                await cut.stream.send_eof()
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-            await wait_for_end(cut)
-            await wait_for_end(slow)
-
-    trio.run(main)
+    files.use()
+    async with serving(answer) as served:
+        slow, cut = await served.connect(), await served.connect()
+        if beginning:
+            await slow.send(beginning)
+            await cut.send(beginning)
+        with suppress(trio.BrokenResourceError):
+            await cut.stream.send_eof()
+        assert await ask(served, context_of(files.authority, files.server)) is not None
+        await wait_for_end(cut)
+        await wait_for_end(slow)
 
 
-def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> None:
+async def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> None:
     """They displace each other, not clients, and not for good."""
 
-    async def main() -> None:
-        files.use()
-        async with serving(answer, connections_max=1, handshakes_max=3) as served:
-            strangers = [await served.connect() for _ in range(8)]
-            for stranger in strangers[:5]:
-                await wait_for_end(stranger)
-            assert served.server.handshakes_failed == 5
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-            await wait_for_end(strangers[5])
-            assert served.server.connections_refused == 0
-
-    trio.run(main)
+    files.use()
+    async with serving(answer, connections_max=1, handshakes_max=3) as served:
+        strangers = [await served.connect() for _ in range(8)]
+        for stranger in strangers[:5]:
+            await wait_for_end(stranger)
+        assert served.server.handshakes_failed == 5
+        assert await ask(served, context_of(files.authority, files.server)) is not None
+        await wait_for_end(strangers[5])
+        assert served.server.connections_refused == 0
 
 
-def test_a_client_too_many_is_refused_after_its_handshake(files: Files) -> None:
-    async def main() -> None:
-        files.use()
-        context = context_of(files.authority, files.server)
-        async with serving(answer, connections_max=1) as served:
-            early = await served.connect()  # is accepted while there is room
-            while served.server.connections_created < 1:
-                await trio.testing.wait_all_tasks_blocked()
-            plain = await trio.open_tcp_stream("127.0.0.1", served.port)
-            client = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
-            await client.do_handshake()
-            await client.send_all(PING)
-            assert await client.receive_some()
-            late = trio.SSLStream(early.stream, context, server_hostname="localhost", https_compatible=True)
-            await late.do_handshake()
-            with suppress(trio.BrokenResourceError):
-                assert await late.receive_some() == b""
-            assert served.server.connections_refused == 1
-            await plain.aclose()
-
-    trio.run(main)
+async def test_a_client_too_many_is_refused_after_its_handshake(files: Files) -> None:
+    files.use()
+    context = context_of(files.authority, files.server)
+    async with serving(answer, connections_max=1) as served:
+        early = await served.connect()  # is accepted while there is room
+        while served.server.connections_created < 1:
+            await trio.testing.wait_all_tasks_blocked()
+        plain = await trio.open_tcp_stream("127.0.0.1", served.port)
+        client = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+        await client.do_handshake()
+        await client.send_all(PING)
+        assert await client.receive_some()
+        late = trio.SSLStream(early.stream, context, server_hostname="localhost", https_compatible=True)
+        await late.do_handshake()
+        with suppress(trio.BrokenResourceError):
+            assert await late.receive_some() == b""
+        assert served.server.connections_refused == 1
+        await plain.aclose()
 
 
 @pytest.mark.parametrize(
     "garbage", [b"\xff" * 4096, b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000, b"GET / HTTP/1.1\r\n\r\n"]
 )
-def test_garbage_costs_only_its_own_connection(files: Files, garbage: bytes) -> None:
-    async def main() -> None:
-        files.use()
-        async with serving(answer) as served:
-            bad = await served.connect()
-            await bad.send(garbage)
-            await wait_for_end(bad)
-            assert served.server.handshakes_failed == 1
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-
-    trio.run(main)
+async def test_garbage_costs_only_its_own_connection(files: Files, garbage: bytes) -> None:
+    files.use()
+    async with serving(answer) as served:
+        bad = await served.connect()
+        await bad.send(garbage)
+        await wait_for_end(bad)
+        assert served.server.handshakes_failed == 1
+        assert await ask(served, context_of(files.authority, files.server)) is not None
 
 
-def test_garbage_after_the_handshake_ends_the_connection(files: Files) -> None:
-    async def main() -> None:
-        files.use()
-        async with serving(answer) as served:
-            plain = await trio.open_tcp_stream("127.0.0.1", served.port)
-            stream = trio.SSLStream(
-                plain, context_of(files.authority, files.server), server_hostname="localhost", https_compatible=True
-            )
-            await stream.do_handshake()
-            await plain.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
-            await served.handler.someone_left.wait()
-            assert await ask(served, context_of(files.authority, files.server)) is not None
-            await plain.aclose()
-
-    trio.run(main)
+async def test_garbage_after_the_handshake_ends_the_connection(files: Files) -> None:
+    files.use()
+    async with serving(answer) as served:
+        plain = await trio.open_tcp_stream("127.0.0.1", served.port)
+        stream = trio.SSLStream(
+            plain, context_of(files.authority, files.server), server_hostname="localhost", https_compatible=True
+        )
+        await stream.do_handshake()
+        await plain.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+        await served.handler.someone_left.wait()
+        assert await ask(served, context_of(files.authority, files.server)) is not None
+        await plain.aclose()
 
 
-def test_authorities_and_revocations_count_from_the_rotation_on(files: Files, tmp_path: Path) -> None:
+async def test_authorities_and_revocations_count_from_the_rotation_on(files: Files, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", "other")
     theirs, leaving = other.issue("client.pem"), files.authority.issue("leaving.pem")
@@ -320,40 +284,34 @@ def test_authorities_and_revocations_count_from_the_rotation_on(files: Files, tm
     def add(more: Path, to: Path) -> None:
         to.write_bytes(to.read_bytes() + more.read_bytes())
 
-    async def main() -> None:
-        files.use(crl_file=revocations)
-        async with serving(answer) as served:
+    files.use(crl_file=revocations)
+    async with serving(answer) as served:
 
-            async def admitted() -> list[bool]:
-                return [await ask(served, context_of(files.authority, each)) is not None for each in (theirs, leaving)]
+        async def admitted() -> list[bool]:
+            return [await ask(served, context_of(files.authority, each)) is not None for each in (theirs, leaving)]
 
-            assert await admitted() == [False, True]
-            files.authority.revoke(leaving)
-            files.authority.revocation_list("revoked.crl")
-            add(other.revocation_list("revoked.crl"), to=revocations)
-            add(other.path, to=files.authority.path)
-            assert await admitted() == [False, True]
+        assert await admitted() == [False, True]
+        files.authority.revoke(leaving)
+        files.authority.revocation_list("revoked.crl")
+        add(other.revocation_list("revoked.crl"), to=revocations)
+        add(other.path, to=files.authority.path)
+        assert await admitted() == [False, True]
+        TLS.rotate()
+        assert await admitted() == [True, False]
+
+
+async def test_new_connections_get_the_new_certificate(files: Files) -> None:
+    files.use()
+    async with serving(answer) as served:
+        connection = await Connection.open(served.address, handshake=HELLO)
+        renewed = files.authority.issue("server.pem", (("O", "tests"), ("CN", "renewed")))
+        TLS.rotate()
+        assert "server" in (await connection.command("admin", {"ping": 1}))["subject"]
+        newer = await Connection.open(served.address, handshake=HELLO)
+        assert "renewed" in newer.hello["subject"]
+        renewed.path.write_text("no certificate", encoding="utf-8")
+        with pytest.raises(TlsConfigurationError, match=r"server\.pem: no certificate"):
             TLS.rotate()
-            assert await admitted() == [True, False]
-
-    trio.run(main)
-
-
-def test_new_connections_get_the_new_certificate(files: Files) -> None:
-    async def main() -> None:
-        files.use()
-        async with serving(answer) as served:
-            connection = await Connection.open(served.address, handshake=HELLO)
-            renewed = files.authority.issue("server.pem", (("O", "tests"), ("CN", "renewed")))
-            TLS.rotate()
-            assert "server" in (await connection.command("admin", {"ping": 1}))["subject"]
-            newer = await Connection.open(served.address, handshake=HELLO)
-            assert "renewed" in newer.hello["subject"]
-            renewed.path.write_text("no certificate", encoding="utf-8")
-            with pytest.raises(TlsConfigurationError, match=r"server\.pem: no certificate"):
-                TLS.rotate()
-            newest = await Connection.open(served.address, handshake=HELLO)
-            for each in (connection, newer, newest):
-                each.close()
-
-    trio.run(main)
+        newest = await Connection.open(served.address, handshake=HELLO)
+        for each in (connection, newer, newest):
+            each.close()

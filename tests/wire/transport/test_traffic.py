@@ -2,7 +2,6 @@
 
 import bson
 import pytest
-import trio
 
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.server import Traffic, sum_of
@@ -13,23 +12,20 @@ pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 PING = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=1)
 
 
-def test_bytes_are_counted_while_a_client_is_there_and_after_it_has_gone() -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as served:
-            client, other = await served.connect(), await served.connect()
-            sent = received = 0
-            for each in (client, other, client):
-                await each.send(PING)
-                frame = await each.receive()
-                assert frame is not None
-                sent, received = sent + len(PING), received + len(frame)
-            assert served.server.traffic() == Traffic(sent, received)
-            await client.stream.aclose()
-            await served.handler.someone_left.wait()
-            end = 1  # which TCP counts as a byte
-            assert served.server.traffic() == Traffic(sent + end, received)
-
-    trio.run(main)
+async def test_bytes_are_counted_while_a_client_is_there_and_after_it_has_gone() -> None:
+    async with serving(answer_ok) as served:
+        client, other = await served.connect(), await served.connect()
+        sent = received = 0
+        for each in (client, other, client):
+            await each.send(PING)
+            frame = await each.receive()
+            assert frame is not None
+            sent, received = sent + len(PING), received + len(frame)
+        assert served.server.traffic() == Traffic(sent, received)
+        await client.stream.aclose()
+        await served.handler.someone_left.wait()
+        end = 1  # which TCP counts as a byte
+        assert served.server.traffic() == Traffic(sent + end, received)
 
 
 def test_a_sum_of_nothing_is_nothing() -> None:

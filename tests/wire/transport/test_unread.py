@@ -51,32 +51,26 @@ async def asked_without_reading(served: Serving, count: int) -> list[Any]:
     return clients
 
 
-def test_total_is_limited_by_disconnecting_the_slowest_client() -> None:
+async def test_total_is_limited_by_disconnecting_the_slowest_client() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * REPLY_BYTES, client_bytes=1 << 30)
 
-    async def main() -> None:
-        async with serving(answer_at_length) as served:
-            await asked_without_reading(served, 10)
-            await until(lambda: UNREAD_REPLIES.clients_closed >= 7)
-            assert len(served.server.clients) <= 3
-            assert 0 < UNREAD_REPLIES.total_bytes <= 3 * REPLY_BYTES
-
-    trio.run(main)
+    async with serving(answer_at_length) as served:
+        await asked_without_reading(served, 10)
+        await until(lambda: UNREAD_REPLIES.clients_closed >= 7)
+        assert len(served.server.clients) <= 3
+        assert 0 < UNREAD_REPLIES.total_bytes <= 3 * REPLY_BYTES
 
 
-def test_client_with_too_much_unread_data_is_disconnected_after_a_while() -> None:
+async def test_client_with_too_much_unread_data_is_disconnected_after_a_while() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
-    async def main() -> None:
-        async with serving(answer_at_length) as served:
-            await asked_without_reading(served, 1)
-            await served.handler.someone_left.wait()
-            assert UNREAD_REPLIES.clients_closed == 1
-
-    trio.run(main)
+    async with serving(answer_at_length) as served:
+        await asked_without_reading(served, 1)
+        await served.handler.someone_left.wait()
+        assert UNREAD_REPLIES.clients_closed == 1
 
 
-def test_additional_frames_count_too() -> None:
+async def test_additional_frames_count_too() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
     async def answer_twice(client: ClientConnection, request: Request) -> dict[str, Any]:
@@ -84,25 +78,19 @@ def test_additional_frames_count_too() -> None:
         await client.send(op_msg(bson.encode(document), request_id=2))
         return document
 
-    async def main() -> None:
-        async with serving(answer_twice) as served:
-            await asked_without_reading(served, 1)
-            await served.handler.someone_left.wait()
-            assert UNREAD_REPLIES.clients_closed == 1
-
-    trio.run(main)
+    async with serving(answer_twice) as served:
+        await asked_without_reading(served, 1)
+        await served.handler.someone_left.wait()
+        assert UNREAD_REPLIES.clients_closed == 1
 
 
-def test_client_that_reads_gets_everything() -> None:
-    async def main() -> None:
-        async with serving(answer_at_length) as served:
-            (client,) = await asked_without_reading(served, 1)
-            await until(lambda: UNREAD_REPLIES.total_bytes > 0)
-            assert len((await client.receive_document())["text"]) == REPLY_BYTES
-            await until(lambda: UNREAD_REPLIES.total_bytes == 0)
-            assert UNREAD_REPLIES.clients_closed == 0
-
-    trio.run(main)
+async def test_client_that_reads_gets_everything() -> None:
+    async with serving(answer_at_length) as served:
+        (client,) = await asked_without_reading(served, 1)
+        await until(lambda: UNREAD_REPLIES.total_bytes > 0)
+        assert len((await client.receive_document())["text"]) == REPLY_BYTES
+        await until(lambda: UNREAD_REPLIES.total_bytes == 0)
+        assert UNREAD_REPLIES.clients_closed == 0
 
 
 class PooledRelay(Relay):
@@ -127,38 +115,32 @@ async def relay_to(receiver: FrameStream, address: str, relay: Relay | None = No
         connection.close()
 
 
-def test_connection_is_returned_while_the_reply_waits() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            receiver = FrameStream(ours)
-            async with serving(answer_at_length) as served:
-                assert await relay_to(receiver, served.address)
-                assert receiver.backlog is not None
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(UNREAD_REPLIES.send, receiver, receiver.backlog)
-                    reply = await FrameStream(theirs).receive()
-            assert reply is not None
-            assert len(bson.decode(reply[21:])["text"]) == REPLY_BYTES
-            receiver.close()
-
-    trio.run(main)
+async def test_connection_is_returned_while_the_reply_waits() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        receiver = FrameStream(ours)
+        async with serving(answer_at_length) as served:
+            assert await relay_to(receiver, served.address)
+            assert receiver.backlog is not None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(UNREAD_REPLIES.send, receiver, receiver.backlog)
+                reply = await FrameStream(theirs).receive()
+        assert reply is not None
+        assert len(bson.decode(reply[21:])["text"]) == REPLY_BYTES
+        receiver.close()
 
 
-def test_client_is_disconnected_if_there_is_no_room_for_the_reply() -> None:
+async def test_client_is_disconnected_if_there_is_no_room_for_the_reply() -> None:
     UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=1 << 20)
 
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            receiver = FrameStream(ours)
-            async with serving(answer_at_length) as served:
-                with pytest.raises(SlowClientError):
-                    await relay_to(receiver, served.address)
-            assert UNREAD_REPLIES.clients_closed == 1
-            receiver.close()
-
-    trio.run(main)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        receiver = FrameStream(ours)
+        async with serving(answer_at_length) as served:
+            with pytest.raises(SlowClientError):
+                await relay_to(receiver, served.address)
+        assert UNREAD_REPLIES.clients_closed == 1
+        receiver.close()
 
 
 class BoundedRelay(PooledRelay):
@@ -182,40 +164,34 @@ async def read_slowly(theirs: socket.socket) -> None:
         await trio.sleep(0.01)
 
 
-def test_connection_is_returned_although_the_client_reads_a_little() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            receiver = FrameStream(ours)
-            async with serving(answer_at_length) as served, trio.open_nursery() as nursery:
-                nursery.start_soon(read_slowly, theirs)
-                assert await relay_to(receiver, served.address, BoundedRelay(receiver))
-                nursery.cancel_scope.cancel()
-            assert receiver.backlog is not None
-            receiver.close()
-
-    trio.run(main)
+async def test_connection_is_returned_although_the_client_reads_a_little() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        receiver = FrameStream(ours)
+        async with serving(answer_at_length) as served, trio.open_nursery() as nursery:
+            nursery.start_soon(read_slowly, theirs)
+            assert await relay_to(receiver, served.address, BoundedRelay(receiver))
+            nursery.cancel_scope.cancel()
+        assert receiver.backlog is not None
+        receiver.close()
 
 
-def test_client_that_reads_a_little_counts_as_one_that_reads_nothing() -> None:
+async def test_client_that_reads_a_little_counts_as_one_that_reads_nothing() -> None:
     unread = UnreadReplies(UnreadBounds(patience_seconds=0.5))
 
     async def close_once_stalled() -> None:
         await until(unread.close_stalled)
 
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            receiver = FrameStream(ours)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read_slowly, theirs)
-                nursery.start_soon(close_once_stalled)
-                with pytest.raises(SlowClientError):
-                    await unread.send(receiver, memoryview(bytes(REPLY_BYTES)))
-                nursery.cancel_scope.cancel()
-            receiver.close()
-
-    trio.run(main)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        receiver = FrameStream(ours)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_slowly, theirs)
+            nursery.start_soon(close_once_stalled)
+            with pytest.raises(SlowClientError):
+                await unread.send(receiver, memoryview(bytes(REPLY_BYTES)))
+            nursery.cancel_scope.cancel()
+        receiver.close()
 
 
 class RecordingRelay(PooledRelay):
@@ -228,19 +204,16 @@ class RecordingRelay(PooledRelay):
         return rest
 
 
-def test_reply_counts_while_it_is_received() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            receiver = FrameStream(ours)
-            relay = RecordingRelay(receiver)
-            async with serving(answer_at_length) as served:
-                assert await relay_to(receiver, served.address, relay)
-            assert receiver.backlog is not None
-            assert relay.counted_at_end == len(receiver.backlog)
-            receiver.close()
-
-    trio.run(main)
+async def test_reply_counts_while_it_is_received() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        receiver = FrameStream(ours)
+        relay = RecordingRelay(receiver)
+        async with serving(answer_at_length) as served:
+            assert await relay_to(receiver, served.address, relay)
+        assert receiver.backlog is not None
+        assert relay.counted_at_end == len(receiver.backlog)
+        receiver.close()
 
 
 def test_room_depends_on_the_total_and_on_one_client() -> None:

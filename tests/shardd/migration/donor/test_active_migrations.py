@@ -50,7 +50,7 @@ def test_waiters_get_the_result_of_the_migration() -> None:
     assert failure.value.code == ErrorCode.ChunkTooBig
 
 
-def test_an_abort_cancels_an_abortable_block() -> None:
+async def test_an_abort_cancels_an_abortable_block(autojump_clock: MockClock) -> None:
     active = ActiveMigrations().begin_donor_migration(KEY)
     first = CommandError(ErrorCode.Interrupted, "first")
 
@@ -59,14 +59,11 @@ def test_an_abort_cancels_an_abortable_block() -> None:
         active.abort(first)
         active.abort(CommandError(ErrorCode.Interrupted, "second"))
 
-    async def wait() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(abort)
-            with pytest.raises(CommandError) as failure, active.abortable():
-                await trio.sleep_forever()
-        assert failure.value is first
-
-    trio.run(wait, clock=MockClock(autojump_threshold=0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(abort)
+        with pytest.raises(CommandError) as failure, active.abortable():
+            await trio.sleep_forever()
+    assert failure.value is first
 
 
 def test_an_abort_that_came_early_is_not_lost() -> None:

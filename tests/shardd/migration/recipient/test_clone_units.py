@@ -91,24 +91,21 @@ class _Sessions:
     ("is_donor_busy", "own_operations", "seconds"),
     [(False, 0, 0.2), (True, 0, 0.8), (False, 10_000, 0.5)],  # There are none any more after the first rest.
 )
-def test_writers_rest_while_clients_keep_a_shard_busy(
+async def test_writers_rest_while_clients_keep_a_shard_busy(
     is_donor_busy: bool, own_operations: int, seconds: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async def clone() -> None:
-        operations = OperationMetrics("test", ("find",))
-        load = ClientLoad(operations, trio.current_time)
-        await trio.sleep(1)
-        for _ in range(own_operations):
-            operations.observe("find", OK, 0.001)
-        donor = _Donor(2 * WRITERS, is_busy=is_donor_busy)
-        prefix, status = ClonedPrefix(), ReceiveStatus(None)
-        cloner = Cloner(donor.clone_batch, _Sessions(), _Writer(), status, prefix, load)  # type: ignore[arg-type]
-        began = trio.current_time()
-        await cloner.run(await donor.clone_batch(0))
-        assert status.cloned == prefix.documents == 2 * WRITERS * PIECE_DOCUMENTS_MAX
-        assert trio.current_time() - began == pytest.approx(seconds)
-
-    trio.run(clone, clock=autojump_clock)
+    operations = OperationMetrics("test", ("find",))
+    load = ClientLoad(operations, trio.current_time)
+    await trio.sleep(1)
+    for _ in range(own_operations):
+        operations.observe("find", OK, 0.001)
+    donor = _Donor(2 * WRITERS, is_busy=is_donor_busy)
+    prefix, status = ClonedPrefix(), ReceiveStatus(None)
+    cloner = Cloner(donor.clone_batch, _Sessions(), _Writer(), status, prefix, load)  # type: ignore[arg-type]
+    began = trio.current_time()
+    await cloner.run(await donor.clone_batch(0))
+    assert status.cloned == prefix.documents == 2 * WRITERS * PIECE_DOCUMENTS_MAX
+    assert trio.current_time() - began == pytest.approx(seconds)
 
 
 def test_the_client_load_is_measured_since_the_last_look() -> None:
@@ -272,34 +269,26 @@ def test_a_failure_is_reported_as_by_a_genuine_shard() -> None:
     assert list(report)[-2:] == ["errmsg", "counts"]
 
 
-def test_waiting_for_steady_ends_with_the_event_or_after_a_second(autojump_clock: trio.testing.MockClock) -> None:
-    async def main() -> None:
-        status = ReceiveStatus(REQUEST)
+async def test_waiting_for_steady_ends_with_the_event_or_after_a_second(autojump_clock: trio.testing.MockClock) -> None:
+    status = ReceiveStatus(REQUEST)
+    began = trio.current_time()
+    await status.wait_steady_or_done()
+    assert trio.current_time() - began == 1
+
+    async def become_steady() -> None:
+        await trio.sleep(0.25)
+        status.enter(ReceiveState.CLONE)
+        await trio.sleep(0.25)
+        status.enter(ReceiveState.STEADY)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(become_steady)
         began = trio.current_time()
         await status.wait_steady_or_done()
-        assert trio.current_time() - began == 1
-
-        async def become_steady() -> None:
-            await trio.sleep(0.25)
-            status.enter(ReceiveState.CLONE)
-            await trio.sleep(0.25)
-            status.enter(ReceiveState.STEADY)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(become_steady)
-            began = trio.current_time()
-            await status.wait_steady_or_done()
-            assert trio.current_time() - began == 0.5
-
-    trio.run(main, clock=autojump_clock)
+        assert trio.current_time() - began == 0.5
 
 
-@pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0)
-
-
-def test_the_first_failure_ends_all_work(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_first_failure_ends_all_work(autojump_clock: trio.testing.MockClock) -> None:
     ended: list[str] = []
 
     async def work(name: str, seconds: float, error: CommandError | None = None) -> None:
@@ -310,18 +299,15 @@ def test_the_first_failure_ends_all_work(autojump_clock: trio.testing.MockClock)
         finally:
             ended.append(name)
 
-    async def main() -> None:
-        began = trio.current_time()
-        await run_together(lambda: work("one", 1), lambda: work("two", 2), meanwhile=lambda: work("background", 9))
-        assert ended == ["one", "two", "background"]
-        assert trio.current_time() - began == 2
-        ended.clear()
-        error = CommandError(ErrorCode.OperationFailed, "it failed")
-        with pytest.raises(CommandError) as raised:
-            await run_together(lambda: work("fails", 1, error), lambda: work("other", 5))
-        assert raised.value is error
-        with pytest.raises(CommandError):
-            await run_together(lambda: work("main", 5), meanwhile=lambda: work("background", 1, error))
-        assert ended == ["fails", "other", "background", "main"]
-
-    trio.run(main, clock=autojump_clock)
+    began = trio.current_time()
+    await run_together(lambda: work("one", 1), lambda: work("two", 2), meanwhile=lambda: work("background", 9))
+    assert ended == ["one", "two", "background"]
+    assert trio.current_time() - began == 2
+    ended.clear()
+    error = CommandError(ErrorCode.OperationFailed, "it failed")
+    with pytest.raises(CommandError) as raised:
+        await run_together(lambda: work("fails", 1, error), lambda: work("other", 5))
+    assert raised.value is error
+    with pytest.raises(CommandError):
+        await run_together(lambda: work("main", 5), meanwhile=lambda: work("background", 1, error))
+    assert ended == ["fails", "other", "background", "main"]
