@@ -43,7 +43,7 @@ def test_a_handler_that_begins_in_the_reactor_is_marked(command: RouterCommand) 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda each: each.name)
 def test_a_stage_that_waits_is_marked(stage: Stage) -> None:
-    """Those that do not wait themselves may return what another one of their module awaits."""
+    """A stage that does not wait itself may return the awaitable of another function of its module."""
     assert not inspect.iscoroutinefunction(stage.run) or _is_marked(stage.run)
 
 

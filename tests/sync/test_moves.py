@@ -49,7 +49,7 @@ class Mover:
         return bool(self._faults)
 
     def stop(self) -> None:
-        """Let no move and no write be in progress any more."""
+        """Stop the threads after their moves and writes."""
         self._stop.set()
         for each in self._threads:
             each.join()

@@ -1,4 +1,4 @@
-"""Where data is and which shards there are, as this router knows it: read from the config servers and cached.
+"""The routing information of this router: databases, collections and shards, cached from the config servers.
 
 Owns the clients of the config servers and of the shards' replica sets.
 May import `placement`.

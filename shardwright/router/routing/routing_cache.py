@@ -1,8 +1,10 @@
-"""What the router knows of where data is: databases and their primary shards, collections and their routing tables.
+"""The routing cache: databases with their primary shards, and collections with their routing tables.
 
-Entries are read when first needed and again when a shard says they are out of date. An entry that was found stale is
-evicted only if it is still in the cache. So if a thousand clients use it, one causes a refresh and the others wait for
-it, or find it done.
+An entry is read when it is first needed, and again after a shard has refused it as stale. A stale entry is evicted only
+while it is still in the cache. So if a thousand clients use it, one causes the refresh, and the others wait for it or
+find it done.
+
+Methods that read raise CommandError if the config servers do not answer.
 """
 
 from collections import Counter
@@ -35,7 +37,7 @@ logger = get_logger("router.routing")
 _FIXED_DATABASES: Final = frozenset({"admin", "config"})
 
 COLLECTIONS_MAX: Final = 10_000
-"""As mongos's ``catalogCacheCollectionMaxEntries``. A client may ask for any name, whether or not it exists."""
+"""A bound because clients may name collections that do not exist; mongos's ``catalogCacheCollectionMaxEntries``."""
 
 _OLD_TABLES_MAX: Final = 100
 """Stale tables kept for a refresh. Older ones are evicted, for example for dropped collections."""
@@ -43,7 +45,7 @@ _OLD_TABLES_MAX: Final = 100
 
 @dataclass
 class RoutingStatistics:
-    """What ``serverStatus`` and the metrics report about the cache (``shardingStatistics.catalogCache``)."""
+    """Counters of the cache for ``serverStatus`` (``shardingStatistics.catalogCache``) and the metrics."""
 
     stale_config_errors: int = 0
     full_refreshes: int = 0
@@ -53,11 +55,11 @@ class RoutingStatistics:
     active_incremental_refreshes: int = 0
     refresh_seconds: float = 0.0
     operations_that_waited: Counter[str] = field(default_factory=Counter)
-    """By the names of their commands."""
+    """By command name."""
 
     @contextmanager
     def refreshing(self, *, is_incremental: bool) -> Iterator[None]:
-        """Count a refresh of a collection, which takes place in the block, as active, and its failure."""
+        """Count the refresh of a collection in the block as active, its time, and its failure."""
         started = perf_counter()
         self.active_incremental_refreshes += is_incremental
         self.active_full_refreshes += not is_incremental
@@ -73,14 +75,11 @@ class RoutingStatistics:
 
 
 class RoutingCache:
-    """Databases and collections by name; see the module's docstring.
+    """Databases and collections by name.
 
     Attributes:
-        databases: the databases.
-        collections: the collections.
-        time_series: the sharded time-series collections that shards have told of. They are in ``collections`` as
-            unsharded ones, since it is their buckets that are sharded.
-        statistics: what is reported about the cache.
+        time_series: the sharded time-series collections that shards have reported. ``collections`` has them as
+            unsharded, because their buckets are sharded, not they themselves.
     """
 
     def __init__(self, catalog: CatalogClient, nursery: trio.Nursery) -> None:
@@ -97,16 +96,14 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def database(self, name: str, *, create: bool = False, primary: str | None = None) -> DatabaseRouting:
-        """The routing of a database.
+        """Return the routing of a database.
 
         Args:
-            name: the database.
-            create: create it if it does not exist.
-            primary: the shard to create it on; None lets the config servers choose.
+            create: whether to create it if it does not exist.
+            primary: the shard to create it on; None if the config servers choose.
 
         Raises:
-            CommandError: NamespaceNotFound, there is no such database; InvalidNamespace; ShardNotFound, there are no
-                shards to create it on; or the config servers did not answer.
+            CommandError: NamespaceNotFound; InvalidNamespace; ShardNotFound if there is no shard to create it on.
         """
         known = self.databases.get(name)
         if known is not None:
@@ -124,15 +121,15 @@ class RoutingCache:
     async def collection(
         self, namespace: str, *, create_database: bool = False, primary: str | None = None
     ) -> CollectionRouting:
-        """The routing of a collection, which need not exist: then it would be on the primary shard.
+        """Return the routing of a collection. One that does not exist is routed to the primary shard.
 
         Args:
             namespace: ``db.collection``.
-            create_database: create its database if that does not exist.
-            primary: as `database`.
+            create_database: whether to create its database if that does not exist.
+            primary: the shard to create the database on; None if the config servers choose.
 
         Raises:
-            CommandError: as `database`.
+            CommandError: as in `database`.
         """
         known = self.collections.get(namespace)
         if known is not None:
@@ -142,11 +139,14 @@ class RoutingCache:
         return await self._collection_loads.run(namespace, lambda: self._load_collection(namespace))
 
     def note_time_series(self, namespace: str, stale: CommandError) -> bool:
-        """Note that a shard refused an operation on a collection because its buckets are sharded; False if it did not.
+        """Record a sharded time-series collection, if a shard refused an operation because the buckets are sharded.
 
         Args:
             namespace: ``db.collection``.
             stale: the shard's StaleConfig.
+
+        Returns:
+            Whether that was the reason.
         """
         if stale.extra.get("ns") != buckets_of(namespace):
             return False
@@ -157,11 +157,7 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def sharded_buckets(self, namespace: str) -> CollectionRouting | None:
-        """The routing of the buckets of a time-series collection; None if it is not known to be a sharded one.
-
-        Raises:
-            CommandError: as `collection`.
-        """
+        """Return the routing of the buckets of a time-series collection; None unless it is known to be sharded."""
         if namespace not in self.time_series:
             return None
         buckets = self.collections.get(buckets_of(namespace)) or await self.collection(buckets_of(namespace))
@@ -172,14 +168,14 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def find(self, namespace: str, *, is_sharding_confirmed: bool = False) -> CollectionRouting | None:
-        """As `collection`; None if the database does not exist, so that there is nothing to read.
+        """Return the routing of a collection to read from; None if its database does not exist.
 
         Args:
             namespace: ``db.collection``.
-            is_sharding_confirmed: a sharded collection is looked up in the catalog again, as by `latest`.
+            is_sharding_confirmed: whether to read the routing of a sharded collection from the catalog (`latest`).
 
         Raises:
-            CommandError: InvalidNamespace; or the config servers did not answer.
+            CommandError: InvalidNamespace.
         """
         try:
             routing = await self.collection(namespace)
@@ -191,13 +187,10 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def latest(self, routing: CollectionRouting) -> CollectionRouting:
-        """The current routing of a collection in the catalog, for decisions that no shard checks.
+        """Read the current routing of a collection from the catalog, for decisions that no shard checks.
 
-        The read begins after this call. Of a collection that is not sharded, the database is read too. The routing of a
-        sharded collection has the cached table itself if nothing has changed.
-
-        Raises:
-            CommandError: as `collection`.
+        The read begins after this call. For an unsharded collection, its database is read too. If nothing has changed,
+        the routing of a sharded collection has the cached table itself.
         """
         namespace, database = routing.namespace, routing.database
         if not routing.is_sharded and database.version is not None:
@@ -206,27 +199,27 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def confirmed_if_sharded(self, routing: CollectionRouting) -> CollectionRouting:
-        """As `latest_if_readable` if it is sharded, before that becomes the reason for a refusal."""
+        """Confirm that a collection is still sharded before an operation is refused for that (`latest_if_readable`)."""
         return await self.latest_if_readable(routing) if routing.is_sharded else routing
 
     @may_run_in_reactor
     async def latest_if_readable(self, routing: CollectionRouting) -> CollectionRouting:
-        """As `latest`, but ``routing`` itself if the config servers do not answer in time."""
+        """Return the `latest` routing, or ``routing`` itself if the config servers do not answer in time."""
         return await self._catalog.attempt_briefly(lambda: self.latest(routing)) or routing
 
     def invalidate(self, routing: CollectionRouting) -> None:
-        """Reload ``routing`` when it is next used, since a shard refused an operation routed by it."""
+        """Evict ``routing`` after a shard has refused an operation routed by it."""
         self.statistics.stale_config_errors += 1
         if self.collections.get(routing.namespace) is routing:
             self.forget_collection(routing.namespace)
 
     def invalidate_database(self, routing: DatabaseRouting) -> None:
-        """Reload ``routing`` and its collections when next used, since a shard refused an operation routed by it."""
+        """Evict ``routing`` and its collections after a shard has refused an operation routed by it."""
         if routing.version is not None and self.databases.get(routing.name) is routing:
             self.forget_database(routing.name)
 
     def forget_collection(self, namespace: str) -> None:
-        """Reload a collection when it is next used; its table is kept for an incremental refresh."""
+        """Evict a collection; its table is kept for an incremental refresh."""
         routing = self.collections.pop(namespace, None)
         if routing is not None and routing.table is not None:
             self._old_tables[namespace] = routing.table
@@ -234,7 +227,7 @@ class RoutingCache:
                 del self._old_tables[next(iter(self._old_tables))]
 
     def forget_database(self, name: str) -> None:
-        """Reload a database and its collections when they are next used."""
+        """Evict a database and its collections."""
         if name in _FIXED_DATABASES:
             return
         self.databases.pop(name, None)
@@ -243,7 +236,7 @@ class RoutingCache:
             self.forget_collection(namespace)
 
     def forget_shards(self, gone: Set[str]) -> None:
-        """Reload what is routed to these shards, which have been removed, so that none of them would refuse it."""
+        """Evict entries routed to shards that have been removed and so would not refuse them as stale."""
         for name in [name for name, database in self.databases.items() if database.primary in gone]:
             self.forget_database(name)
         for namespace, routing in list(self.collections.items()):
@@ -251,7 +244,7 @@ class RoutingCache:
                 self.forget_collection(namespace)
 
     def forget_all(self) -> None:
-        """Reload everything, with full refreshes of the tables."""
+        """Evict everything, so that tables have full refreshes."""
         for name in list(self.databases):
             self.forget_database(name)
         self._old_tables.clear()
@@ -271,7 +264,7 @@ class RoutingCache:
             raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
 
     async def _load_database(self, name: str) -> DatabaseRouting:
-        """Read a database, which stays known while it is read, so that operations on it do not wait."""
+        """Read a database. Its entry stays in the cache during the read, so that operations on it do not wait."""
         entry = await self._catalog.read(read_database(name))
         known = self.databases.get(name)
         if entry is not None and known is not None and (known.primary, known.version) == (entry.primary, entry.version):
@@ -300,7 +293,7 @@ class RoutingCache:
         return routing
 
     def _keep(self, routing: CollectionRouting) -> None:
-        """Remember a collection; if there are too many, forget the one that was read longest ago."""
+        """Cache a collection; if there are too many, evict the one that was read longest ago."""
         self.collections.pop(routing.namespace, None)
         self.collections[routing.namespace] = routing
         if len(self.collections) > COLLECTIONS_MAX:

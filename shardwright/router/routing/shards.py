@@ -27,16 +27,14 @@ from shardwright.wire.transport.request_loop import may_run_in_reactor
 logger = get_logger("router.shards")
 
 RELOAD_SECONDS: Final = 30.0
-"""As mongos's ``ShardRegistry``: the list is reloaded this often, and whenever it turns out to be stale."""
+"""The period of reloads, as of mongos's ``ShardRegistry``. A list that turns out to be stale is reloaded at once."""
 
 
 class Shard:
-    """One shard: what its catalog document says, and a client that finds its members.
+    """A shard with a client for its replica set.
 
     Attributes:
-        id: its name.
-        client: the client.
-        topology_time: as in `ShardEntry`.
+        topology_time: see `ShardEntry`.
     """
 
     __slots__ = ("client", "id", "topology_time")
@@ -48,7 +46,7 @@ class Shard:
 
     @property
     def connection_string(self) -> str:
-        """``set/host:port,…`` of the members known now."""
+        """The connection string ``set/host:port,…`` of the members known now."""
         return self.client.monitor.connection_string
 
     def stop(self) -> None:
@@ -57,7 +55,7 @@ class Shard:
 
 
 class ShardRegistry:
-    """All shards by name. `run` must be running while it is used.
+    """All shards by name. `run` must be running while it is used. Reads raise CommandError if they fail.
 
     Attributes:
         topology_time: when a shard was last added or removed, according to the loaded list; packed, see
@@ -91,8 +89,8 @@ class ShardRegistry:
     async def run(self) -> None:
         """Load the list at once and periodically, until cancelled.
 
-        After a failure the next periodic read has to do; but until the first success, without which nothing can be
-        routed, retries follow soon.
+        After a failed reload the next periodic one follows. Before the first success nothing can be routed, so retries
+        are more frequent.
         """
         backoff = Backoff(first_seconds=0.5, seconds_max=2.0)
         while True:
@@ -101,30 +99,21 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def reload(self) -> None:
-        """Load the current list of shards; concurrent callers share one read.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Load the current list of shards; concurrent callers share one read."""
         await self._loads.run_after_now("shards", self._load)
 
     async def reload_as_of(self, time: int) -> tuple[str, ...]:
-        """The names of all shards in order, without the config servers, at a packed cluster time or later.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Return the sorted names of all shards but the config servers, at a packed cluster time or later."""
         self._wanted_as_of = max(self._wanted_as_of, time)
         await self.reload()
         return tuple(sorted(self._shards))
 
     @may_run_in_reactor
     async def get(self, shard_id: str) -> Shard:
-        """The shard with a name, reloading the list if it is not known.
+        """Return the shard with a name; the list is reloaded if it lacks the name.
 
         Raises:
-            UnknownShardError: there is none.
-            CommandError: the config servers did not answer.
+            UnknownShardError: the catalog has no such shard.
         """
         shard = self.get_known(shard_id)
         if shard is None:
@@ -136,10 +125,10 @@ class ShardRegistry:
         return shard
 
     async def get_current(self, shard_id: str) -> Shard:
-        """As `get`, but of the catalog as it is now if shards have been added or removed since the list was loaded.
+        """Return the shard with a name, from a reloaded list if shards were added or removed since the last reload.
 
         Raises:
-            CommandError: ShardNotFound, or the config servers did not answer about an unknown shard.
+            UnknownShardError: the catalog has no such shard.
         """
         if self._clock.time.topology_time > self.topology_time:
             await self._catalog.attempt_briefly(self.reload)
@@ -147,35 +136,35 @@ class ShardRegistry:
 
     @may_run_in_reactor
     async def understands(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
-        """Whether the members of a shard announce in their hello that they understand a field unknown to MongoDB.
+        """Whether the selected member of a shard announces in its hello that it understands an extension of MongoDB.
 
         Raises:
-            CommandError: ShardNotFound; FailedToSatisfyReadPreference, no member was suitable in time.
+            CommandError: ShardNotFound; FailedToSatisfyReadPreference if no member was suitable in time.
         """
         shard = await self.get(shard_id)
         address = await shard.client.select(preference)
         return _announces(shard, address, extension)
 
     def is_understood(self, shard_id: str, extension: str, preference: ReadPreference) -> bool:
-        """As `understands`, of the member that is known to be suitable now; False if there is none."""
+        """Whether a suitable member is known now that `understands` the extension."""
         shard = self.get_known(shard_id)
         address = None if shard is None else shard.client.monitor.select(preference)
         return shard is not None and address is not None and _announces(shard, address, extension)
 
     def get_known(self, shard_id: str) -> Shard | None:
-        """The shard with a name, if it is known."""
+        """Return the shard with a name from the loaded list."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
 
     async def get_with_removed(self, shard_id: str) -> Shard:
-        """As `get`, even if the shard has been removed: the cursors that are open on its members remain.
+        """Return the shard with a name, even a removed one: cursors on its members stay open.
 
         Raises:
-            CommandError: as `get`.
+            UnknownShardError: the catalog has no such shard.
         """
         return self._removed.get(shard_id) or await self.get(shard_id)
 
     def find(self, identifier: str) -> Shard | None:
-        """The known shard with a name, a connection string ``set/host:port,…`` or a member ``host:port``."""
+        """Find a known shard by its name, its connection string ``set/host:port,…`` or a member ``host:port``."""
         if identifier in self._shards:
             return self._shards[identifier]
         try:
@@ -189,22 +178,19 @@ class ShardRegistry:
         return None
 
     async def all_ids(self) -> tuple[str, ...]:
-        """The names of all shards now in the catalog, in order, without the config servers.
+        """Return the sorted names of all shards in the catalog but the config servers.
 
-        If the config servers do not answer in time, the known shards.
-
-        Raises:
-            CommandError: the config servers do not answer, and no shard is known or shards have reported a later
-                change.
+        If the config servers do not answer in time, the known shards are returned, unless a shard has reported a later
+        change.
         """
         await self._catalog.attempt_briefly(self.reload)
         return await self.ids_as_told()
 
     async def any_id(self) -> str:
-        """The name of a shard for a request that every shard can serve: one with a primary, if there is one.
+        """Return the name of a shard for a request that any shard can serve, if possible one with a primary.
 
         Raises:
-            CommandError: ShardNotFound, there is no shard; the config servers do not answer.
+            CommandError: ShardNotFound if there are no shards.
         """
         shard_ids = await self.all_ids()
         if not shard_ids:
@@ -212,26 +198,23 @@ class ShardRegistry:
         return self.reachable_of(shard_ids)
 
     def reachable_of(self, shard_ids: Sequence[str]) -> str:
-        """The first of some shards that has a primary as far as is known; the first of all if none has one."""
+        """Return the first of some shards whose primary is known, or the first of all if none is."""
         known = ((shard_id, self._shards.get(shard_id)) for shard_id in shard_ids)
         having = (shard_id for shard_id, shard in known if shard is not None and shard.client.monitor.primary)
         return next(having, shard_ids[0])
 
     @may_run_in_reactor
     async def ids_as_told(self) -> tuple[str, ...]:
-        """The names of all shards in order, without the config servers, as of the latest change reported by shards.
+        """Return the sorted names of all shards but the config servers, as of the last change that shards reported.
 
-        Nothing is read unless there was one since the list was loaded.
-
-        Raises:
-            CommandError: there was one, and the config servers do not answer.
+        The list is reloaded only if a shard has reported a change since it was loaded, or if it is empty.
         """
         if not self._shards or self._clock.time.topology_time > self.topology_time:
             await self.reload()
         return tuple(sorted(self._shards))
 
     def known(self) -> tuple[Shard, ...]:
-        """All known shards, including the config servers."""
+        """Return all known shards, including the config servers."""
         return (self._config, *self._shards.values())
 
     async def _load(self) -> None:
@@ -250,7 +233,7 @@ class ShardRegistry:
         self.is_known = True
 
     def _try_follow(self, entry: ShardEntry) -> None:
-        """Follow a shard. One whose entry names no hosts must not keep the others from being used, as in mongos."""
+        """Follow a shard. An entry without hosts must not make the other shards unusable; mongos skips it too."""
         try:
             hosts = entry.connection_string
         except CommandError as error:
@@ -258,8 +241,8 @@ class ShardRegistry:
             return
         known = self._shards.get(entry.id)
         if known is not None:
-            # Removed and added again, it may be another set of the same name, even at the same hosts. Its elections
-            # would count as older than those that are known.
+            # A shard that was removed and added again may be another set of the same name, even at the same hosts. Its
+            # elections would count as older than the known ones.
             is_same = known.topology_time == entry.topology_time
             if is_same and known.client.monitor.may_be_at(hosts.addresses):
                 return

@@ -16,12 +16,7 @@ _FLIGHT: Final = "keys"
 
 
 class SigningKeyCache:
-    """Gives a signer the keys of the cluster.
-
-    Args:
-        catalog: the config servers.
-        signer: gets the keys.
-        nursery: for reads.
+    """A cache that supplies the cluster's keys to a signer.
 
     Attributes:
         are_read: whether the config servers have answered yet.
@@ -41,11 +36,7 @@ class SigningKeyCache:
 
     @may_run_in_reactor
     async def refresh(self) -> None:
-        """Read the keys now, once for all concurrent callers.
-
-        Raises:
-            CommandError: the config servers did not answer.
-        """
+        """Read the keys now, once for concurrent callers; raises CommandError if the config servers do not answer."""
         await self._reads.run_after_now(_FLIGHT, self._read)
 
     async def _read(self) -> None:
