@@ -126,7 +126,7 @@ class SlowLog:
         frame = op_msg(
             append(body, element(b"pipeline", ARRAY, applied_to(numbered, stages))), request_id=next_request_id()
         )
-        shard_id = (await self._context.shards.ids_as_told())[0]
+        shard_id = await self._context.shards.any_id_as_told()
         reply = await self._context.sender.send(shard_id, frame, may_repeat=True)
         reply.raise_for_error()
         return [int(decode_document(found)["_id"]) for found in CursorReply.of(reply).documents()]

@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import trio
 from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo import MongoClient
+from trio.testing import MockClock
 
+from shardwright.configd.balancer.defragmentation.run import Defragmentation
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
@@ -19,6 +22,9 @@ from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.fake_shard import serving
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Set, replica_set
+
+if TYPE_CHECKING:
+    from shardwright.configd.term.term import Term
 
 MB = 1 << 20
 NAMESPACE = "db.fragments"
@@ -137,6 +143,25 @@ FRAGMENTS: Bounds = [
     (40, MaxKey(), "a"),
 ]
 KEYS = [*range(30), 32, *range(35, 60)]
+
+
+async def test_an_unexpected_error_does_not_end_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    attempts: list[str] = []
+
+    async def run_phases(_: Defragmentation) -> None:
+        await trio.lowlevel.checkpoint()
+        attempts.append("phases")
+        if len(attempts) == 1:
+            raise ValueError("a bound of the wrong type")
+
+    monkeypatch.setattr(Defragmentation, "_run_phases", run_phases)
+    await Defragmentation(cast("Term", None), "shop.orders", attempts.append).run()
+    assert len(attempts) == 2
+    assert [each.message for each in caplog.records if each.exc_info] == [
+        "The defragmentation of a collection failed unexpectedly"
+    ]
 
 
 def test_small_chunks_are_merged_with_their_neighbours(world: World) -> None:

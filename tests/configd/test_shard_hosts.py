@@ -10,6 +10,7 @@ import trio.testing
 from shardwright.configd.shards.shard_clients import ShardClients
 from shardwright.configd.shards.shard_hosts import ShardHosts
 from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.wire.errors import BackendError
 from shardwright.wire.transport.pools import ConnectionPools
 
 if TYPE_CHECKING:
@@ -59,6 +60,31 @@ class WrittenCatalog:
         self.transactions += 1
 
 
+class FailingCatalog(WrittenCatalog):
+    """A catalog whose first read and first transaction fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written = trio.Event()
+        self._failures = {"read", "transaction"}
+
+    async def shards(self) -> list[ShardEntry]:
+        """The entries."""
+        self._fail_once("read")
+        await trio.lowlevel.checkpoint()
+        return [ShardEntry("a", "rs/h:1")]
+
+    async def transaction(self, work: object) -> None:
+        self._fail_once("transaction")
+        await super().transaction(work)
+        self.is_written.set()
+
+    def _fail_once(self, what: str) -> None:
+        if what in self._failures:
+            self._failures.remove(what)
+            raise BackendError("mongod", "it does not answer", sent=False)
+
+
 class FakeCatalog:
     """A catalog in which one shard's entry names no hosts."""
 
@@ -84,6 +110,16 @@ async def test_a_primary_that_shows_no_members_leaves_the_entry() -> None:
             clients.monitor.change(*members)
             await trio.testing.wait_all_tasks_blocked()
             assert catalog.transactions == expected
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failed_read_or_update_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        clients, catalog = FakeClients(), FailingCatalog()
+        clients.monitor.change("h:1", "h:2")
+        await ShardHosts(cast("Catalog", catalog), cast("ShardClients", clients), nursery).follow_all()
+        with trio.fail_after(60):
+            await catalog.is_written.wait()
         nursery.cancel_scope.cancel()
 
 

@@ -11,6 +11,8 @@ from shardwright.router.placement.stale_routing import UnknownShardError
 from shardwright.router.routing.shards import ShardRegistry
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.sharding.clock import VectorClock
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pools import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
@@ -145,3 +147,14 @@ def test_a_request_for_any_shard_goes_to_one_with_a_primary(monkeypatch: pytest.
         assert registry.reachable_of(("a", "b")) == "b"
 
     with_shards(check, a="a/127.0.0.1:1", b="b/127.0.0.1:2")
+
+
+async def test_without_shards_there_is_none_for_any_request() -> None:
+    async with trio.open_nursery() as nursery:
+        pools = ConnectionPools(dict)
+        catalog = cast("CatalogClient", FakeCatalog(pools, {}))
+        registry = ShardRegistry(catalog, pools, dict, nursery, VectorClock())
+        with pytest.raises(CommandError, match="No shards found") as caught:
+            await registry.any_id_as_told()
+        assert caught.value.code == ErrorCode.ShardNotFound
+        nursery.cancel_scope.cancel()

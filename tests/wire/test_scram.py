@@ -129,6 +129,12 @@ def test_a_malformed_proof_is_refused(message: bytes) -> None:
 
 def test_messages_are_read_as_they_were_written() -> None:
     assert ServerFirst.parse(ServerFirst(b"n", b"salt", 5000).message) == ServerFirst(b"n", b"salt", 5000)
+
+
+def test_a_server_with_an_endless_number_of_iterations_is_refused() -> None:
+    """Python converts no more than 4,300 digits."""
+    with pytest.raises(ScramError, match="not a number"):
+        ServerFirst.parse(b"r=n,s=c2FsdA==,i=" + b"9" * 5000)
     assert ClientFinal.parse(ClientFinal(b"n", b"proof").message) == ClientFinal(b"n", b"proof")
 
 

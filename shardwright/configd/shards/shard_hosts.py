@@ -9,6 +9,7 @@ import trio
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.shards.shard_clients import ShardClients
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.sharding.catalog.shard_entry import ShardEntry
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -28,12 +29,13 @@ class ShardHosts:
 
     async def follow_all(self) -> None:
         """Monitor the existing shards. Shards added later are passed to `follow`."""
-        try:
-            shards = await self._catalog.shards()
-        except (CommandError, BackendError) as error:
-            logger.warning("Could not read the list of shards to monitor their hosts", error=str(error))
-            return
-        for shard in shards:
+
+        def log_failure(error: CommandError | BackendError, seconds: float) -> None:
+            logger.warning(
+                "Could not read the list of shards to monitor their hosts", error=str(error), retry_seconds=seconds
+            )
+
+        for shard in await until_done(self._catalog.shards, _backoff(), log_failure):
             try:
                 self.follow(shard)
             except CommandError as error:
@@ -71,9 +73,18 @@ class ShardHosts:
             if document is not None:
                 transaction.put("shards", [{**document, "host": host}])
 
-        try:
-            await self._catalog.transaction(work)
-        except (CommandError, BackendError) as error:
-            logger.warning("Could not update the hosts of a shard", shard=shard_id, host=host, error=str(error))
-        else:
-            logger.info("Updated the hosts of a shard", shard=shard_id, host=host)
+        def log_failure(error: CommandError | BackendError, seconds: float) -> None:
+            logger.warning(
+                "Could not update the hosts of a shard",
+                shard=shard_id,
+                host=host,
+                error=str(error),
+                retry_seconds=seconds,
+            )
+
+        await until_done(lambda: self._catalog.transaction(work), _backoff(), log_failure)
+        logger.info("Updated the hosts of a shard", shard=shard_id, host=host)
+
+
+def _backoff() -> Backoff:
+    return Backoff(first_seconds=0.5, seconds_max=10.0)

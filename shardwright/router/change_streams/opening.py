@@ -183,7 +183,7 @@ async def _check(operation: Operation) -> None:
     context = operation.context
     kept = without(operation.request.body, (LSID, b"readConcern", b"$readPreference", b"maxTimeMS"))
     body = append(kept, encode_elements({"explain": True}))
-    shard_id = (await context.shards.ids_as_told())[0]
+    shard_id = await context.shards.any_id_as_told()
     frame = op_msg(body, request_id=next_request_id())
     reply = await context.sender.send(shard_id, frame, may_repeat=True)
     reply.raise_for_error()

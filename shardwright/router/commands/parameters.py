@@ -245,7 +245,7 @@ async def _parsed(operation: Operation, query: bytes) -> bytes:
     context = operation.context
     if is_from_sibling(operation.request):
         return query
-    shard_id = (await context.shards.ids_as_told())[0]
+    shard_id = await context.shards.any_id_as_told()
     # A mongod keeps a filter for each database name, even of databases that do not exist.
     db = f"parsed_{ObjectId()}"
     for value in (raw_document(query), _UNSET):

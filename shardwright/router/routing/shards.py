@@ -187,18 +187,26 @@ class ShardRegistry:
         return await self.ids_as_told()
 
     async def any_id(self) -> str:
-        """Return the name of a shard for a request that any shard can serve, if possible one with a primary.
+        """Return the name of a shard for a request that any shard can serve, from a list that is reloaded if possible.
 
         Raises:
             CommandError: ShardNotFound if there are no shards.
         """
-        shard_ids = await self.all_ids()
-        if not shard_ids:
-            raise CommandError(ErrorCode.ShardNotFound, "No shards found")
-        return self.reachable_of(shard_ids)
+        return self.reachable_of(await self.all_ids())
+
+    @may_run_in_reactor
+    async def any_id_as_told(self) -> str:
+        """Return such a name from the list of `ids_as_told`; raises as `any_id`."""
+        return self.reachable_of(await self.ids_as_told())
 
     def reachable_of(self, shard_ids: Sequence[str]) -> str:
-        """Return the first of some shards whose primary is known, or the first of all if none is."""
+        """Return the first of some shards whose primary is known, or the first of all if none is.
+
+        Raises:
+            CommandError: ShardNotFound if there are no shards.
+        """
+        if not shard_ids:
+            raise CommandError(ErrorCode.ShardNotFound, "No shards found")
         known = ((shard_id, self._shards.get(shard_id)) for shard_id in shard_ids)
         having = (shard_id for shard_id, shard in known if shard is not None and shard.client.monitor.primary)
         return next(having, shard_ids[0])

@@ -13,6 +13,7 @@ GS2_HEADER: Final = b"n,,"
 """Header without channel binding and without a separate authorisation identity."""
 
 _CHANNEL: Final = b"c=" + b64encode(GS2_HEADER)
+_ITERATIONS_DIGITS_MAX: Final = 9
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 """Longest accepted message. Names and nonces are far shorter."""
 
@@ -74,7 +75,7 @@ class ServerFirst:
     def parse(cls, message: bytes) -> Self:
         """Parse a message."""
         nonce, salt, iterations = _attributes(message, b"r", b"s", b"i")
-        if not iterations.isdigit():
+        if not iterations.isdigit() or len(iterations) > _ITERATIONS_DIGITS_MAX:
             raise ScramError("the number of iterations is not a number")
         return cls(nonce, decoded(salt), int(iterations))
 

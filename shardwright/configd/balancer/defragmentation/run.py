@@ -83,6 +83,10 @@ class Defragmentation:
                     "The defragmentation of a collection pauses", namespace=self._namespace, error=str(error)
                 )
                 await trio.sleep(PAUSE_SECONDS)
+            except Exception:
+                # It must not end the daemon, because the defragmentation would end the next primary's daemon too.
+                logger.exception("The defragmentation of a collection failed unexpectedly", namespace=self._namespace)
+                await trio.sleep(PAUSE_SECONDS)
             else:
                 logger.info("A collection is defragmented", namespace=self._namespace)
                 return
