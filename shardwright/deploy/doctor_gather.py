@@ -86,7 +86,10 @@ def _ask_routers(seeds: tuple[str, ...], credentials: Credentials) -> tuple[list
     for seed in seeds:
         with connect(seed, ANSWER_SECONDS, credentials.at_routers) as client:
             try:
-                sets = {_CONFIG: client.admin.command("getCmdLineOpts")["parsed"]["sharding"]["configDB"]}
+                options = client.admin.command("getCmdLineOpts")["parsed"].get("sharding", {})
+                if "configDB" not in options:
+                    raise DeployError(f"{seed} is not a router: name the address of a router")
+                sets = {_CONFIG: options["configDB"]}
                 sets |= client.admin.command("getShardMap")["map"]
                 registered = _living(client.config.mongos.find())
             except OperationFailure as error:
@@ -94,8 +97,8 @@ def _ask_routers(seeds: tuple[str, ...], credentials: Credentials) -> tuple[list
                     raise DeployError(f"{seed} refuses to describe the cluster: {reason(error)}") from error
             except PyMongoError:
                 pass  # the examination of this router reports the reason
-        if sets:
-            break
+            else:
+                break
     return registered, sets
 
 

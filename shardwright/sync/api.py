@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import h11
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
+from pymongo.errors import PyMongoError
 
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.handover import CommitError
@@ -70,11 +71,16 @@ class Api:
             return HTTPStatus.NOT_FOUND, {"success": False, "error": f"no {request.method.decode()} {name}"}
         try:
             arguments = json.loads(body or b"{}")
-            return HTTPStatus.OK, {"success": True, **await handler(arguments)}
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             return HTTPStatus.BAD_REQUEST, {"success": False, "error": str(error)}
+        if not isinstance(arguments, dict):
+            return HTTPStatus.BAD_REQUEST, {"success": False, "error": "the body must be a JSON object"}
+        try:
+            return HTTPStatus.OK, {"success": True, **await handler(arguments)}
         except (StateError, CommitError, NoMomentError) as error:
             return HTTPStatus.CONFLICT, {"success": False, "error": str(error)}
+        except PyMongoError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"success": False, "error": str(error)}
 
     async def _progress(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"progress": self._sync.progress()}

@@ -17,6 +17,7 @@ from pymongo.errors import PyMongoError
 
 from shardwright.sync.api import LOOPBACK, Api, publish, published_port, state_directory
 from shardwright.sync.batches import BYTES_MAX, DOCUMENTS_MAX, MEMORY_MAX, Limits
+from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.copying import WORKERS
 from shardwright.sync.ends import End
 from shardwright.sync.preparing import Options, RefusedError
@@ -121,7 +122,7 @@ def run_command(options: argparse.Namespace, out: TextIO) -> int:
         return asyncio.run(_replicate(replication, options, out))
     except RefusedError as error:
         raise SyncCommandError("nothing was written, because\n  " + "\n  ".join(error.refusals)) from error
-    except (LeaseLostError, PyMongoError) as error:
+    except (LeaseLostError, NoMomentError, PyMongoError) as error:
         raise SyncCommandError(str(error)) from error
 
 

@@ -80,6 +80,13 @@ def test_wrong_credentials_are_an_error(own: RunningCluster) -> None:
     assert "refuses to describe the cluster: Authentication failed" in completed.stderr
 
 
+def test_another_server_in_place_of_a_router_is_an_error(own: RunningCluster) -> None:
+    other = own.address("config.0.configd")
+    completed = shardwright("doctor", "--uri", own.client_uri().replace(own.address("router.0"), other))
+    assert completed.returncode == 1
+    assert f"{other} is not a router" in completed.stderr
+
+
 def test_a_daemon_without_its_mongod(own: RunningCluster) -> None:
     with killed(own, "shard0.0.mongod"):
         assert names(findings(own)) == [("daemon-without-mongod", own.address("shard0.0.shardd"))]
