@@ -20,7 +20,7 @@ def test_it_does_no_io(path: Path) -> None:
     "name",
     [
         "router/placement/collection_routing.py",
-        "router/reads/merge.py",
+        "router/reads/result_merger.py",
         "router/replies/shard_reply.py",
         "router/writes/run.py",
         "sharding/targeting/filters.py",

@@ -1,4 +1,7 @@
-"""Router metrics of shards, targeting, the routing cache, and open cursors, transactions and sessions."""
+"""Router metrics of shards, targeting, the routing cache, and open cursors, transactions and sessions.
+
+The dispatcher, the passages and the slow log declare their own. docs/daemon.md lists all.
+"""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
 """Execution of operations that carry a shard version or a database version.
 
-An operation first waits until the shard can serve its read concern. If its versions match, it is counted and runs
-without orphans.
+An operation first waits until the shard can serve its read concern. If its versions match (`operations.admission`), it
+is counted and runs without orphans.
 """
 
 from collections.abc import Iterator, Sequence

@@ -89,7 +89,7 @@ def check_writes(reply: Mapping[str, Any]) -> None:
 
 
 class RemoteProtocolError(Exception):
-    """Bytes of a peer that violate the wire protocol; its connection must be closed."""
+    """Bytes of a peer that violate the wire protocol. Except for the subclass, its connection must be closed."""
 
 
 class MalformedRequestError(RemoteProtocolError):

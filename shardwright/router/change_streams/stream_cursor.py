@@ -20,7 +20,7 @@ from shardwright.router.change_streams.specification import ClientStages, token_
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.cursors.cursor import GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.merge import Batch
+from shardwright.router.reads.result_merger import Batch
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, cursor_element
 from shardwright.router.replies.reply_builder import raw_reply
 from shardwright.sharding.clock import VectorClock

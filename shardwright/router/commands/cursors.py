@@ -42,8 +42,8 @@ from shardwright.router.reads.find_arguments import (
     is_immortal,
     patience_seconds,
 )
-from shardwright.router.reads.merge import ResultMerger, ShareTooSmallError
 from shardwright.router.reads.read_concern import at_time
+from shardwright.router.reads.result_merger import ResultMerger, ShareTooSmallError
 from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.reply_builder import Reply

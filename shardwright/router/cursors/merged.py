@@ -9,8 +9,8 @@ import trio
 from shardwright.router.cursors.batch_relay import BatchRelay, relay_for
 from shardwright.router.cursors.cursor import API_PARAMETERS, GetMore
 from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS, Batch, ResultMerger
 from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS, Batch, ResultMerger
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, CursorReply, cursor_element
 from shardwright.router.replies.reply_builder import raw_reply
 from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time

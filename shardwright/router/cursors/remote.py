@@ -8,7 +8,7 @@ from typing import Final
 import bson
 import trio
 
-from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.pending_reply import DigestRelay, PendingReply

@@ -38,7 +38,7 @@ from shardwright.router.lookup.pipeline_input import (
     stage,
 )
 from shardwright.router.lookup.streams import DocumentStream, ListStream, PrefetchedStream, RowStream, remotes_of
-from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS, Batch
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS, Batch
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, NEXT_BATCH, cursor_element
 from shardwright.router.replies.reply_builder import raw_reply
 from shardwright.sharding.clock import VectorClock

@@ -38,8 +38,8 @@ from shardwright.router.pipelines.targeting import shards_for_pipeline, with_pre
 from shardwright.router.placement.collection_routing import CollectionRouting
 from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.reads.find_arguments import collation_of
-from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.read_concern import at_time
+from shardwright.router.reads.result_merger import ResultMerger
 from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, cursor_element, empty_cursor
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import latest_operation_time

@@ -30,8 +30,8 @@ from shardwright.router.pipelines.commands import (
 )
 from shardwright.router.pipelines.split import with_shard_name
 from shardwright.router.reads.aggregate import batch_size
-from shardwright.router.reads.merge import ResultMerger
 from shardwright.router.reads.read_concern import at_time
+from shardwright.router.reads.result_merger import ResultMerger
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES

@@ -8,7 +8,7 @@ from typing import Any, Final
 import bson
 
 from shardwright.router.placement.limit_shares import LimitShares
-from shardwright.router.reads.merge import FIRST_BATCH_DOCUMENTS
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS
 from shardwright.router.reads.sort_order import NEAREST_FIRST, SORT_KEY, FieldOrder, SortOrder
 from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import INT64_MAX, Arguments, Strictness

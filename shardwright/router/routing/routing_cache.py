@@ -199,7 +199,7 @@ class RoutingCache:
 
     @may_run_in_reactor
     async def confirmed_if_sharded(self, routing: CollectionRouting) -> CollectionRouting:
-        """Confirm that a collection is still sharded before an operation is refused for that (`latest_if_readable`)."""
+        """Return the routing by which an operation on a sharded collection may be refused: reread if it is sharded."""
         return await self.latest_if_readable(routing) if routing.is_sharded else routing
 
     @may_run_in_reactor
@@ -286,8 +286,9 @@ class RoutingCache:
         config_time = self._catalog.clock.time.config_time
         routing = CollectionRouting(namespace, database, table, config_time)
         if current is not None and current.table is table and current.database is database:
-            routing = current  # so that its holders can still report it as stale
-        # Until the sessions collection is sharded the config servers have it, which would not refuse a stale routing.
+            routing = current  # the same object, because `invalidate` evicts an entry only by identity
+        # While the sessions collection is unsharded, it is routed to the config servers. They would not refuse a stale
+        # version, so that routing is not cached.
         if self.databases.get(database.name) is database and (table is not None or namespace != SESSIONS):
             self._keep(routing)
         return routing

@@ -12,7 +12,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import Logger, get_logger
 
-logger = get_logger("shardd.orphans")
+logger = get_logger("shardd.range_deleter")
 
 
 class KnownDeletion:

@@ -30,12 +30,12 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
-logger = get_logger("shardd.orphans")
+logger = get_logger("shardd.range_deleter")
 
 _DELAYS_FOR_CURSORS: Final = 8
-"""Maximum wait for cursors on other members after the delay, as a multiple of ``orphanCleanupDelaySecs``.
+"""Maximum further wait for cursors on other members, as a multiple of ``orphanCleanupDelaySecs``: two hours by default.
 
-That is two hours by default; idle cursors end after ten minutes.
+Only cursors in use last that long, because idle ones end after ten minutes.
 """
 
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})

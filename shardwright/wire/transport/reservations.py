@@ -1,17 +1,17 @@
 """Memory for long replies, reserved before they are received.
 
 Some replies cannot be forwarded while they are arriving: a first batch, a merged or compressed reply. Such a reply is
-received whole, and then waits in this process until its client reads it. So its length, known from its header, is
-reserved before the rest is read from its connection, until the reply to the client counts instead. Until there is room,
-nothing more is read. Room is freed by clients that read, and by disconnecting stalled ones
-(`UnreadReplies.close_stalled`). If that is not enough, the waiting operation eventually fails.
+received whole, and then waits in this process until its client reads it. Its header gives its length. That length is
+reserved before the rest is read from its connection, and stays reserved until the client's reply has been sent or is
+counted as unread. Until there is room, nothing more is read. Room is freed by clients that read, and by disconnecting
+stalled ones (`UnreadReplies.close_stalled`). If that is not enough, the waiting operation eventually fails.
 
 Operations cannot deadlock. Those that already have a long reply come first. If there is no room for the next reply of
-one of them, it is admitted beyond the limit. From then on that operation waits only for its shards and its client, and
-until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier request counts as
-reserved, so the same applies to a request that continues with the cursor. Replies of one operation that wait at the
-same time are admitted together, and count together. Work shared by many operations, such as a load of the catalog
-(`daemon.single_flight`), belongs to none of them and does not wait.
+one of them, that reply is received beyond the limit. From then on that operation waits only for its shards and its
+client, and until it is answered no other operation may exceed the limit. Memory held by a cursor since an earlier
+request counts as reserved, so the same applies to a request that continues with the cursor. Replies of one operation
+that wait at the same time are admitted together, and count together. Work shared by many operations, such as a load of
+the catalog (`daemon.single_flight`), belongs to none of them and does not wait.
 """
 
 from abc import ABC, abstractmethod
@@ -150,9 +150,9 @@ class Reservations:
         client's unread bytes: a long operation, such as a move, does not keep everything that it has received.
 
         Raises:
-            CommandError: ExceededMemoryLimit, there was no room for half of ``patience_seconds`` (half, because the
-                sender waits too, and no longer than that). Writes have already been executed, so their replies are
-                received in any case.
+            CommandError: ExceededMemoryLimit, no room was freed within half of ``patience_seconds``; the sender waits
+                no longer than the whole, so this process must fail first. Writes have already been executed, so their
+                replies are received in any case.
         """
         await in_own_task()
         client = SERVED_CLIENT.get()

@@ -339,7 +339,7 @@ class FrameStream:
             await self.send_rest(rest)
 
     def half_close(self) -> bool:
-        """Signal the peer that no request follows, and receive without regard to memory; return whether that succeeded.
+        """Shut down the sending side, and let later receives skip `make_room`; return whether the shutdown succeeded.
 
         Posted bytes are sent first. Data that the peer still sends can be received.
         """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from shardwright.router.cursors.merged import MergedCursor
-from shardwright.router.reads.merge import ResultMerger
+from shardwright.router.reads.result_merger import ResultMerger
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectionClosedError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.router.reads.merge import DocumentQueue, held_bytes
+from shardwright.router.reads.result_merger import DocumentQueue, held_bytes
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.rawbson import ARRAY, DocumentArray, array_of_documents
 

@@ -159,7 +159,7 @@ _KEYED_MIN: Final = 32
 """Minimum number of keys of a source that are read at once. Reading keys of unneeded documents is wasted work."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
-"""In a long merge, a quarter as many keys as before are read at once, up to this maximum."""
+"""Maximum of keys read at once. As a merge goes on it reads a quarter of the number already read from that source."""
 
 
 class ShareTooSmallError(Exception):
@@ -219,15 +219,15 @@ class _Source:
     def held_bytes(self) -> int:
         return self.waiting.held_bytes + sum(map(len, self.keys)) + held_bytes(self.documents)
 
-    def read_keys(self, order: Order, share: int) -> None:
+    def read_keys(self, order: Order, needed_each: int) -> None:
         """Read the keys of the next documents, unless there are keys left.
 
         Args:
-            share: the average number of documents needed from each source; 25% more are read, which mostly suffices.
+            needed_each: the average number of documents needed from each source; 25% more are read.
         """
         if self.keys or not self.waiting:
             return
-        count = max(_KEYED_MIN, share + share // 4, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
+        count = max(_KEYED_MIN, needed_each + needed_each // 4, min(self._keyed_count // 4, _KEYED_AT_ONCE_MAX))
         self.keys, self.documents = order.keyed(self.waiting.take(count))
         self._keyed_count += len(self.keys)
 
@@ -335,9 +335,9 @@ class ResultMerger:
     def _merged(self, order: Order, wanted: int) -> Sequence[bytes]:
         """Merge the documents that are certain to come next; none if a source must be fed first, or is cut off."""
         bound: tuple[bytes, int] | None = None
-        share = min(wanted // len(self._sources), _KEYED_AT_ONCE_MAX)
+        needed_each = min(wanted // len(self._sources), _KEYED_AT_ONCE_MAX)
         for number, source in enumerate(self._sources):
-            source.read_keys(order, share)
+            source.read_keys(order, needed_each)
             if not source.keys and not source.is_known_to_its_end:
                 return ()
             if source.keys and not source.is_known_to_its_end:
@@ -363,7 +363,7 @@ class ResultMerger:
 
 
 def _count_up_to(source: _Source, number: int, bound: tuple[bytes, int] | None) -> int:
-    """Return how many keyed documents of a source precede or equal a source's key; all of them without a bound."""
+    """Return how many keyed documents of a source sort no later than a bound, a key and the number of its source."""
     if bound is None or bound[1] == number:
         return len(source.keys)
     key, bounding = bound

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.router.reads.merge import Batch, ResultMerger, ShareTooSmallError
+from shardwright.router.reads.result_merger import Batch, ResultMerger, ShareTooSmallError
 from shardwright.router.reads.sort_order import SortOrder
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
 from shardwright.wire.rawbson import ARRAY, DocumentArray, array_of_documents
