@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _OK_CODE: Final = 0
 
-_LEFT_ALONE: Final = frozenset({AUTOCOMMIT, COLLECTION_UUID, b"help"})
+LEFT_ALONE: Final = frozenset({AUTOCOMMIT, COLLECTION_UUID, b"help"})
 """Fields of requests that no passage serves."""
 
 _FOR_ORDINARY_WAY: Final = HIDDEN_FIELDS | {b"writeErrors", b"writeConcernError", CHANGED_OWNER}
@@ -266,7 +266,7 @@ class RouterPassages(DaemonPassages[RouterPassage]):
         return (
             context.parameters.uses_passages
             and context.signing_keys.are_read
-            and fields.isdisjoint(_LEFT_ALONE)
+            and fields.isdisjoint(LEFT_ALONE)
             and not context.default_concerns.is_any_set
             and not context.fail_points.is_any_on
             and not context.parameters.requires_api_version

@@ -4,10 +4,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import trio
 
 from shardwright.router.command_stages import AROUND, STAGES
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.router_context import RouterContext
+from shardwright.router.passages import LEFT_ALONE
+from shardwright.router.routing.signing_key_cache import SigningKeyCache
+from shardwright.sharding.time_signer import SigningKeys, TimeSigner
+from shardwright.wire.passages import EPOCH
 
 DRIVER = ("lsid", "$clusterTime")
 TRANSACTION = ("lsid", "$clusterTime", "txnNumber", "autocommit")
@@ -99,3 +104,27 @@ def test_what_a_passage_has_done_is_not_done_again() -> None:
         "session",
         "time limit",
     ]
+
+
+def test_fields_that_no_passage_serves_are_among_those_that_decide() -> None:
+    """Otherwise an operation that has one would be of the same kind as one without, which may be learned."""
+    assert {field for each in (*STAGES, *AROUND) for field in (*each.fields, *each.unless)} >= LEFT_ALONE
+
+
+def test_reading_the_signing_keys_for_the_first_time_composes_commands_again() -> None:
+    async def read() -> list[bool]:
+        catalog = SimpleNamespace(read=read_keys)
+        async with trio.open_nursery() as nursery:
+            keys = SigningKeyCache(cast("Any", catalog), TimeSigner(withholds_unsigned=False), nursery)
+            has_changed = []
+            for _ in range(2):
+                before = EPOCH.number
+                await keys.refresh()
+                has_changed.append(EPOCH.number != before)
+        return has_changed
+
+    assert trio.run(read) == [True, False]
+
+
+async def read_keys(_: object) -> SigningKeys:
+    return SigningKeys(())
