@@ -48,10 +48,11 @@ def test_a_command_is_listed_once_in_the_order_of_the_table() -> None:
     assert [each.name for each in TABLE.where(lambda each: each.admin_only)] == ["stop"]
 
 
-@pytest.mark.parametrize("aliases", [(), ("Count",)])
-def test_a_name_has_one_command(aliases: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="two handlers for the command count"):
-        CommandTable((COUNT, Command("other", count, aliases=(*aliases, "count"))))
+@pytest.mark.parametrize("name", ["count", "Count"])
+def test_a_name_has_one_command(name: str) -> None:
+    for other in (Command(name, count), Command("other", count, aliases=(name,))):
+        with pytest.raises(ValueError, match=f"two handlers for the command {name}"):
+            CommandTable((COUNT, other))
 
 
 def test_help_is_the_first_line_of_the_handler() -> None:
@@ -61,7 +62,7 @@ def test_help_is_the_first_line_of_the_handler() -> None:
 def test_a_command_for_the_admin_database_is_refused_on_others() -> None:
     TABLE["stop"].check_database(request_of({"stop": 1}, "admin"))
     TABLE["count"].check_database(request_of({"count": 1}))
-    with pytest.raises(CommandError, match=r"^stop may only be run against the admin database\.$") as refused:
+    with pytest.raises(CommandError, match=r"stop may only be run against the admin database\.$") as refused:
         TABLE["stop"].check_database(request_of({"stop": 1}))
     assert refused.value.code == ErrorCode.Unauthorized
 
