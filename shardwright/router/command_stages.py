@@ -1,8 +1,8 @@
-"""What commands have in common before and around their handlers: an ordered list of stages, each with its conditions.
+"""The stages that commands have in common before and around their handlers, in order, each with its conditions.
 
-The order matters. A request is admitted before anything is noted about its session or its cluster time. All checks of
-its fields come before the reactor is left, so that a wrong request costs no task. A fail point delays a command for
-longer than it may take, so it comes before the deadline.
+The order matters. A request is admitted before its session or cluster time is recorded. All checks of its fields come
+before the operation leaves the reactor, so that a wrong request costs no task. A fail point may delay a command for
+longer than its time limit, so it comes before the deadline.
 """
 
 from collections.abc import Awaitable
@@ -187,7 +187,7 @@ STAGES: Final = (
         is_done_by_passages=True,
     ),
 )
-"""What is done before the handler, in this order."""
+"""The stages before the handler, in the order in which they run."""
 
 AROUND: Final = (
     Around(
@@ -204,4 +204,4 @@ AROUND: Final = (
     Around(name="transaction", wrap=in_transaction, fields=_TRANSACTION),
     Around(name="arguments", wrap=_checking_arguments, when=lambda _, command: command.arguments is not None),
 )
-"""What is done around the handler, the outermost first."""
+"""The wrappers of the handler, the outermost first."""

@@ -1,12 +1,12 @@
-"""Commands with the stages that they have: the work that commands have in common, composed once and not per operation.
+"""Composition of a command's stages, once for each kind of operation and not for each operation.
 
-What has to be done around a handler depends on the command, on the router's settings, and on the fields that any
-command may have, such as a session or a time limit. An operation of a router with all of it would meet some twenty
-conditions, nearly all of them the same as for the operation before. So the conditions are parts of named stages in two
-lists, which are read when the first operation of a kind arrives. All others of the kind find what was composed then.
+The work around a handler depends on the command, on the router's settings, and on generic fields of the request, such
+as a session or a time limit. These are some twenty conditions, and nearly all have the same result for one operation
+as for the one before. So each condition belongs to a named stage in one of two lists. The lists are evaluated for the
+first operation of a kind, and all others of the kind reuse the result.
 
-A kind is a command, the deciding fields that a request has, and whether a passage has begun it. Settings are not part
-of it: those that decide change the `Epoch`, and what was composed in an earlier one is dropped.
+A kind is a command, the deciding fields of the request, and whether a passage has begun the operation. Settings are not
+part of it: a change of a deciding setting changes the `Epoch`, which drops all compositions.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,31 +19,30 @@ from shardwright.router.operations.router_command import CommandHandler, RouterC
 from shardwright.wire.passages import EPOCH
 
 Run: TypeAlias = Callable[[Operation, RouterCommand], Awaitable[bytes | None] | None]
-"""What a stage does: at once, or in what it returns to be awaited. The frame of a reply ends the operation."""
+"""The function of a stage. It may return an awaitable to be awaited; a reply frame from that ends the operation."""
 
 Wrap: TypeAlias = Callable[[RouterCommand, CommandHandler], CommandHandler]
 
 Condition: TypeAlias = Callable[[RouterContext, RouterCommand], bool]
 
 KINDS_MAX: Final = 4_096
-"""All is composed again after so many kinds, so that odd requests cannot fill the memory."""
+"""Number of kinds after which all compositions are dropped, so that odd requests cannot fill the memory."""
 
 
 def always(_: RouterContext, __: RouterCommand) -> bool:
-    """The condition of stages that all commands have."""
+    """Meet the condition for all commands."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """When an operation has a stage.
+    """The conditions under which an operation has a stage.
 
     Attributes:
-        name: what an engineer calls it.
-        fields: the request has one of these; empty if it need not have any.
-        unless: the request has none of these.
-        when: whether a command has the stage, under the router's present settings.
-        is_done_by_passages: operations that a passage has begun do not have the stage, as the passage has done it.
+        fields: the request must have one of these; empty if it need not have any.
+        unless: the request must have none of these.
+        when: whether a command has the stage under the router's current settings.
+        is_done_by_passages: whether operations that a passage has begun skip the stage, because the passage did it.
     """
 
     name: str
@@ -66,34 +65,26 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage(Conditions):
-    """What is done before the handler is called.
-
-    Attributes:
-        run: does it.
-    """
+    """A stage before the handler."""
 
     run: Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around(Conditions):
-    """What is done around the handler, or a wrapped one.
-
-    Attributes:
-        wrap: wraps it.
-    """
+    """A wrapper of the handler."""
 
     wrap: Wrap
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedCommand:
-    """What is done for the operations of one kind.
+    """The composition for one kind of operation.
 
     Attributes:
-        stages: in this order, before the handler.
-        handler: the command's, wrapped.
-        may_be_learned: whether a passage may take such operations over, as far as the kind decides.
+        stages: the stages before the handler, in order.
+        handler: the wrapped handler.
+        may_be_learned: whether a passage may take over such operations, as far as the kind decides.
     """
 
     stages: tuple[Run, ...]
@@ -105,10 +96,9 @@ class ComposedCommands:
     """The commands of one router, by kind.
 
     Args:
-        context: of the router.
-        stages: in the order in which they are run.
-        around: the outermost first.
-        may_be_learned: returns whether passages may take over operations with some of the deciding fields.
+        stages: the stages in the order in which they run.
+        around: the wrappers, the outermost first.
+        may_be_learned: returns whether passages may take over operations with certain deciding fields.
     """
 
     def __init__(
@@ -128,12 +118,11 @@ class ComposedCommands:
         self._epoch = EPOCH.number
 
     def of(self, command: RouterCommand, fields: Mapping[bytes, object], *, is_begun: bool) -> ComposedCommand:
-        """The composition for a request.
+        """Return the composition for a request.
 
         Args:
-            command: its command.
-            fields: its top-level fields.
-            is_begun: whether a passage has begun it.
+            fields: the top-level fields of the request.
+            is_begun: whether a passage has begun the operation.
         """
         if self._epoch != EPOCH.number:
             self._composed.clear()

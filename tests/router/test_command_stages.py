@@ -1,4 +1,4 @@
-"""Which stages an operation has, by its command, its fields and the settings of its router."""
+"""The stages of operations, by command, fields and settings of the router."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -40,7 +40,7 @@ class Composing:
         return self._commands.of(self.command, given, is_begun=is_begun)
 
     def run(self, composed: ComposedCommand) -> list[str]:
-        """What is done for an operation, in this order."""
+        """Return the steps of an operation, in order."""
         operation = cast("Operation", None)
         for run in composed.stages:
             run(operation, self.command)

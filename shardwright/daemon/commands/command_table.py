@@ -1,7 +1,7 @@
-"""The table of the commands that a daemon answers, and what is common to the entries of all daemons.
+"""The table of a daemon's commands, and the common part of its entries.
 
 A daemon writes its table as one expression that can be read from top to bottom: a line or two for each command, with
-its name, its handler and its flags. Handlers are ordinary functions that know nothing of the table.
+its name, its handler and its flags. Handlers are ordinary functions that do not refer to the table.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -21,12 +21,9 @@ class Command(Generic[Handler]):
     """One command.
 
     Attributes:
-        name: as MongoDB spells it.
-        handler: the function that runs it.
-        aliases: its other names.
-        admin_only: it runs on the admin database alone.
-        arguments: all arguments that the command has and others do not, so that further ones are refused; None if the
-            handler, or a server that the command is sent to, refuses them.
+        admin_only: whether it runs only on the admin database.
+        arguments: the command's own arguments. Further ones are refused, except for generic ones; None if the handler,
+            or a server that the command is sent to, refuses them.
     """
 
     name: str
@@ -43,12 +40,12 @@ class Command(Generic[Handler]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name and its aliases."""
+        """The name and the aliases."""
         return (self.name, *self.aliases)
 
     @property
     def help(self) -> str:
-        """One sentence for ``listCommands``, the first line of the handler's docstring; empty if it has none."""
+        """The description for ``listCommands``: the first line of the handler's docstring, or nothing."""
         summary = (self.handler.__doc__ or "").strip().splitlines()
         return summary[0] if summary else ""
 
@@ -75,14 +72,14 @@ AnyCommand = TypeVar("AnyCommand", bound=Command[Any])
 
 
 class CommandTable(Generic[AnyCommand]):
-    """The commands of one daemon, in the order in which they were given.
+    """The commands of one daemon, in the order of the table.
 
     Attributes:
-        find: returns the command of a name or alias; None if there is none.
+        find: returns the command with a name or alias, or None.
     """
 
     def __init__(self, commands: Iterable[AnyCommand]) -> None:
-        """Create it.
+        """Create the table.
 
         Raises:
             ValueError: two commands have the same name.
@@ -112,5 +109,5 @@ class CommandTable(Generic[AnyCommand]):
         return tuple(command.name for command in self._commands)
 
     def where(self, is_wanted: Callable[[AnyCommand], bool]) -> Self:
-        """A table of some of the commands."""
+        """Return a table of the commands that a condition holds for."""
         return type(self)(filter(is_wanted, self._commands))
