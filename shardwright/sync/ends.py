@@ -218,6 +218,17 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, OperationFailure) and error.code in _TRANSIENT
 
 
+def check_cancellation() -> None:
+    """Raise CancelledError if the current task has been cancelled; endless loops over requests call it in each round.
+
+    A request of pymongo may swallow a cancellation that arrives while it completes, in particular before Python 3.12,
+    whose `asyncio.wait_for` no longer does. The loop would continue, and its task group would wait for it for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
     """Repeat a request after transient errors, and return its result.
 
@@ -226,10 +237,14 @@ async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
     """
     for seconds in pauses():
         try:
-            return await attempt()
+            result = await attempt()
         except PyMongoError as error:
+            check_cancellation()
             if not is_transient(error):
                 raise
             _log.warning("A request failed and is repeated", error=str(error), seconds=seconds)
+        else:
+            check_cancellation()
+            return result
         await asyncio.sleep(seconds)
     return await attempt()

@@ -15,7 +15,7 @@ from shardwright.sync.changes import Change, Mark, Value, parse, token_time
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
-from shardwright.sync.ends import End, is_transient
+from shardwright.sync.ends import End, check_cancellation, is_transient
 from shardwright.sync.folding import folded
 from shardwright.sync.replication import Filter
 from shardwright.sync.store import SYNC, Store
@@ -101,6 +101,7 @@ class Follower:
                     token = encode(stream.resume_token)
                     await self._put(Mark(token_time(token), token), 0)
                     self._last = stream.resume_token
+                check_cancellation()
 
     async def apply(self) -> None:
         """Apply the buffer's contents for ever."""
@@ -116,6 +117,7 @@ class Follower:
                 self._changed.notify_all()
             await self.allowed.wait()
             await self._apply(batch)
+            check_cancellation()
 
     async def wait_applied(self, time: Timestamp) -> None:
         """Wait until all changes up to a cluster time of the source are applied."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pymongo.errors import OperationFailure
 
 from shardwright.sync.checkpoint import NO_TIME
-from shardwright.sync.ends import HISTORY_LOST, End, repeated
+from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
 from shardwright.sync.handover import CommitError, acquire_blocked, block_writes, hand_over, turn_around
 from shardwright.sync.preparing import Options, Parts, prepared
 from shardwright.sync.progress import COPY, FOLLOW, Rates, of_copy, of_rates
@@ -242,6 +242,7 @@ class Sync:
             await asyncio.sleep(CHECKPOINT_SECONDS)
             if self.state != State.COMMITTING:
                 await self._record(parts)
+            check_cancellation()
 
     async def _record(self, parts: Parts) -> None:
         applied, token = parts.follower.applied, parts.follower.token
@@ -271,6 +272,7 @@ class Sync:
             if self._copied.is_set():
                 await parts.catalog.match_all()
                 await self._match_users(parts)
+            check_cancellation()
 
     async def _match_users(self, parts: Parts) -> None:
         if parts.users is not None:

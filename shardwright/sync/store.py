@@ -22,7 +22,7 @@ from pymongo.read_concern import ReadConcern
 
 from shardwright.sync.changes import Value
 from shardwright.sync.checkpoint import Agreement, Checkpoint, Session, agreement, is_change, recorded
-from shardwright.sync.ends import MAJORITY, USER_WRITES_BLOCKED, End, is_transient, repeated
+from shardwright.sync.ends import MAJORITY, USER_WRITES_BLOCKED, End, check_cancellation, is_transient, repeated
 from shardwright.wire import rawbson
 from shardwright.wire.logger import get_logger
 
@@ -143,6 +143,7 @@ class Store:
                 if not is_transient(error):
                     raise
                 _log.warning("The lease could not be renewed", error=str(error))
+            check_cancellation()
             await asyncio.sleep(RENEW_SECONDS)
 
     async def _renew(self, more: Mapping[str, Any]) -> None:

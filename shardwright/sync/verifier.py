@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.sync.comparing import Moment, Moments, NoMomentError, ids_compared, rechecked
 from shardwright.sync.ddl import Catalog
-from shardwright.sync.ends import HISTORY_LOST, End, repeated
+from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
 from shardwright.sync.following import Follower
 from shardwright.sync.rounds import Report, Round, Touched
 from shardwright.sync.store import VERIFICATION, Store
@@ -76,6 +76,7 @@ class Verifier:
                             rests_until += ROUND_PAUSE_SECONDS
             except NoMomentError as error:
                 _log.warning("A comparison is repeated", error=str(error))
+            check_cancellation()
             await self._rest(0.0 if self._hurries else min(rests_until - monotonic(), TICK_SECONDS))
 
     async def complete(self) -> Report:

@@ -10,7 +10,7 @@ import pytest
 from pymongo import InsertOne
 
 from shardwright.sync import store as stores
-from shardwright.sync.ends import End
+from shardwright.sync.ends import End, repeated
 from shardwright.sync.store import SYNC, DocumentWrites, LeaseHeldError, LeaseLostError, Store
 from tests.sync.running import Ends
 from tests.sync.writers import DATABASE
@@ -75,3 +75,30 @@ def test_a_process_that_has_lost_its_lease_writes_nothing(
     ends.target[DATABASE].create_collection("items")
     asyncio.run(run())
     assert ends.target[DATABASE].items.distinct("_id") == [2]
+
+
+def test_a_cancellation_that_a_request_swallows_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As requests of pymongo do now and then, so that a committed replication did not end."""
+
+    async def swallow(*_: object) -> None:
+        """Swallow the first cancellation of a task alone, so that the test can end if it fails."""
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() > 1:
+                raise
+
+    async def cancel(task: "asyncio.Task[Any]") -> None:
+        await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def run() -> None:
+        await cancel(asyncio.create_task(Store.__new__(Store).keep_lease(dict)))
+        await cancel(asyncio.create_task(repeated(swallow)))
+
+    monkeypatch.setattr(Store, "_renew", swallow)
+    asyncio.run(run())
