@@ -29,6 +29,10 @@ class CursorBatches:
             CommandError: mongod refuses; QueryPlanKilled, such a range ended the cursor.
             BackendError: mongod does not answer.
         """
+        if request.message.is_exhaust_allowed:
+            # Each batch is read by itself: during a stream of mongod's own, no range could be hidden from the cursor.
+            await in_own_task()
+            return await upstream.answer_stream(request, partial(self.get_more, upstream, is_whole=True))
         former, in_use = self._shard.inherited_cursors, self._context.open_cursors.in_use
         if not former.are_gone:
             await in_own_task()

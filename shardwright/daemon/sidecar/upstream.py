@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.wire.cursor_batch import id_in_reply
 from shardwright.wire.errors import CommandError
-from shardwright.wire.message import EXHAUST_ALLOWED, MORE_TO_COME
+from shardwright.wire.message import EXHAUST_ALLOWED, MORE_TO_COME, OpMsg, op_msg
+from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun, Connection
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.relay import Relay
@@ -181,6 +183,32 @@ class Upstream:
         self._connection = connection = await Connection.open(self._mongod.socket_path)
         connection.take_abandoned = self._mongod.pool.end_request
         return connection
+
+    async def answer_stream(
+        self, request: Request, next_batch: Callable[[Request], Awaitable[bytes | None]]
+    ) -> bytes | None:
+        """Answer a ``getMore`` that allows an exhaust stream: send each batch except the last one, which is returned.
+
+        Args:
+            request: the ``getMore``.
+            next_batch: returns the reply to a request for a single batch.
+
+        Raises:
+            BackendError: as `forward`.
+            CommandError: as ``next_batch``; it ends the stream.
+        """
+        single = Request(OpMsg(op_msg(request.body, request_id=request.message.request_id)))
+        response_to = request.message.frame[4:8]
+        while (reply := await next_batch(single)) is not None:
+            cursor_id = id_in_reply(reply)
+            is_last = cursor_id is None or not any(reply[cursor_id[2] : cursor_id[3]])
+            flags = reply[16] if is_last else reply[16] | MORE_TO_COME
+            reply = b"".join((reply[:8], response_to, reply[12:16], bytes((flags,)), reply[17:]))
+            if is_last:
+                break
+            await self._client.send(reply)
+            response_to = reply[4:8]
+        return reply
 
     @may_run_in_reactor
     async def _stream(self, connection: Connection, frame: bytes) -> bytes:

@@ -156,6 +156,7 @@ async def drop_here(context: ShardContext, namespace: Namespace) -> None:
         await local_collections.drop(context.mongod, namespace)
 
     await _drop_until_drained([context.namespace(str(namespace))], drop, str(namespace))
+    await context.open_cursors.note_gone(str(namespace))
     context.views.forget()
 
 
@@ -166,14 +167,18 @@ async def drop_database_here(context: ShardContext, db: str, *, is_primary_shard
     ``dropDatabase`` itself then drops the rest, and on the primary shard it is an event for change streams.
     """
 
+    dropped: set[str] = set()
+
     async def drop() -> None:
         for namespace in await local_collections.list_collections(context.mongod, db):
             await local_collections.drop(context.mongod, namespace)
+            dropped.add(str(namespace))
 
     states = [state for state in context.namespaces if state.namespace.partition(".")[0] == db]
     await _drop_until_drained(states, drop, db)
     if is_primary_shard or await local_collections.has_collections(context.mongod, db):
         await context.mongod.command(db, {"dropDatabase": 1, "writeConcern": MAJORITY})
+    await context.open_cursors.note_gone(*dropped)
     context.views.forget()
 
 

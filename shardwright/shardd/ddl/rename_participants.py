@@ -173,3 +173,4 @@ class RenameParticipants:
             await mongod.command("admin", renaming)
         elif replaced is not None and replaced.uuid != rename.uuid:
             await local_collections.drop(mongod, target)
+        await self._context.open_cursors.note_gone(str(source), str(target))

@@ -161,6 +161,7 @@ class OpenCursors:
         self.in_use = CursorsInUse()
         self.is_transaction_open: Callable[[Mapping[str, Any], int], bool] = lambda _lsid, _number: True
         self._mongod = mongod
+        self._useless: set[int] = set()
 
     async def wait_closed(self, namespace: str, *, opened_until: Moment) -> None:
         """Wait until all cursors on a collection that were open at a moment are closed.
@@ -173,7 +174,8 @@ class OpenCursors:
             await self._end_useless(namespace, found)
             await backoff.pause()
             # A certain listing holds readers back, which is worthwhile only if this one shows no cursor.
-            visible = opened_until.older(await _listed(self._mongod.command, _on(namespace)))
+            listed = await _listed(self._mongod.command, _on(namespace))
+            visible = opened_until.older(each for each in listed if each.id not in self._useless)
             found = visible or await self.older(namespace, opened_until=opened_until)
 
     async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
@@ -183,8 +185,20 @@ class OpenCursors:
             async with self.in_use.held() as in_use:
                 found = await _listed(self._mongod.command, _on(namespace), also=in_use)
             if in_use <= {each.id for each in found}:
-                return opened_until.older(found)
+                return opened_until.older(each for each in found if each.id not in self._useless)
             await backoff.pause()
+
+    async def note_gone(self, *namespaces: str) -> None:
+        """Disregard the cursors that are open on collections which were dropped or renamed just now.
+
+        mongod keeps an idle cursor until its next batch is requested, which fails. It shows only the name of a
+        cursor's collection, so later the cursor could not be distinguished from cursors on a new collection. Call this
+        before a new one of the name can be read.
+        """
+        gone = {each.id for namespace in namespaces for each in await self.older(namespace, opened_until=now())}
+        if gone:
+            known = {each.to_bytes(8, "little", signed=True): each for each in self._useless}
+            self._useless = gone | {known[each] for each in await self.still_open(known)}
 
     async def wait_closed_on(self, pool: Pool, namespace: str) -> None:
         """Wait until all cursors on a collection that are open now on another member's mongod are closed."""

@@ -80,6 +80,7 @@ async def drop_source(context: ShardContext, participation: Participation) -> No
     present = await local_collections.describe(context.mongod, participation.namespace)
     if present is None or present.uuid != participation.id:
         await local_collections.drop(context.mongod, participation.namespace)
+        await context.open_cursors.note_gone(str(participation.namespace))
 
 
 async def replace_source(context: ShardContext, participation: Participation) -> None:
@@ -100,6 +101,7 @@ async def replace_source(context: ShardContext, participation: Participation) ->
         "writeConcern": MAJORITY,
     }
     await mongod.command("admin", rename)
+    await context.open_cursors.note_gone(str(namespace))
 
 
 async def hide_indexes(context: ShardContext, participation: Participation, names: Iterable[str]) -> None:

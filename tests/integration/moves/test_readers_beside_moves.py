@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from pymongo.cursor import CursorType
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import (
     LOWER,
     SPLIT_AT,
@@ -29,6 +32,8 @@ EVERYTHING = [*LOW, *HIGH]
 MIDDLE = 50
 MOVE_SECONDS_MAX = 60.0
 """Far less than the ten minutes after which an idle cursor is closed."""
+LONG = 1 << 18
+"""Bytes of a document; sockets have room for some of them."""
 SLOW = {"$where": "sleep(20) || true"}
 SLOW_EXPRESSION: Document = {"$function": {"body": "function() { sleep(20); return true; }", "args": [], "lang": "js"}}
 COUNTED: list[Document] = [{"$match": {"$expr": SLOW_EXPRESSION}}, {"$group": {"_id": None, "n": {"$sum": 1}}}]
@@ -239,3 +244,51 @@ def test_a_long_update_changes_each_document_once(cluster: RunningCluster, clien
         move_in(client, filled)
     assert count == [len(EVERYTHING)]
     assert filled.count_documents({"n": 1}) == len(EVERYTHING)
+
+
+CHANGES: dict[str, Callable[[Documents], object]] = {
+    "drop": lambda each: each.drop(),
+    "dropDatabase": lambda each: each.database.client.drop_database(each.database.name),
+    "renameCollection": lambda each: each.rename("renamed"),
+    "replaced": lambda each: each.database.create_collection("other").rename(each.name, dropTarget=True),
+    "reshardCollection": lambda each: each.database.client.admin.command(
+        "reshardCollection", each.full_name, key={"key": 1, "other": 1}, numInitialChunks=1
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_idle_cursor_on_a_former_collection_holds_no_range_back(
+    client: Client, filled: Documents, change: str
+) -> None:
+    """mongod keeps the cursor, and shows no more of its collection than the name."""
+    namespace = filled.full_name
+    opened = _open(filled, {"find": {}})
+    CHANGES[change](filled)
+    if change != "reshardCollection":
+        shard_by_range(filled.database)
+        filled.insert_many({"_id": n, "key": n} for n in EVERYTHING)
+    for chunk in chunks(client, namespace):
+        elsewhere = UPPER if chunk["shard"] == LOWER else LOWER
+        bounds = [chunk["min"], chunk["max"]]
+        waiting = {"_waitForDelete": True, "maxTimeMS": 1000 * int(MOVE_SECONDS_MAX)}
+        client.admin.command({"moveChunk": namespace, "bounds": bounds, "to": elsewhere, **waiting})
+    with pytest.raises(OperationFailure) as refused:
+        list(rest_of(filled, opened))
+    assert refused.value.code == ErrorCode.QueryPlanKilled
+
+
+def test_an_exhaust_stream_shows_no_range_that_arrives(
+    cluster: RunningCluster, client: Client, placed: Documents
+) -> None:
+    """Clients of routers have none, but clients of shards do. This one is behind when the range arrives."""
+    placed.insert_many({"_id": n, "key": n, "text": "x" * LONG} for n in EVERYTHING)
+    with (
+        cluster.direct("shard1.0.shardd") as shard,
+        shard[placed.database.name][placed.name].find(batch_size=2, cursor_type=CursorType.EXHAUST) as stream,
+    ):
+        found = [next(stream)["key"] for _ in range(3)]
+        assert stream._exhaust
+        move_in(client, placed)
+        found += [document["key"] for document in stream]
+    assert sorted(found) == list(HIGH)
