@@ -65,6 +65,7 @@ def test_programs_accept_the_files() -> None:
             assert mongod["replication"]["replSetName"] == path.stem.partition("-")[2]
             assert values.mongod_tls
             assert mongod["setParameter"]["enableTestCommands"] is True
+            assert mongod["setParameter"]["oplogNetworkTimeoutBufferSeconds"] == 1
             assert mongod["net"]["port"] == 1, "options replace what the plan says"
     assert "cursorTimeoutMillis: '5000'" in (A / "router.yaml").read_text()
     assert read_router(A) == "a.example.net:27017"
