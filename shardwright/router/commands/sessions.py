@@ -2,13 +2,15 @@
 
 The router records the sessions in use in ``config.system.sessions`` (`router.sessions`). Each mongod that an operation
 of a session reached also caches the session. Commands that refresh or end sessions are therefore forwarded to all
-shards. Commands that end them also go to the other processes of the router, where a session may have been used.
+shards, and commands that kill them to all members. Those that end or kill sessions also go to the other processes of
+the router, where a session may have been used.
 
 A session belongs to its user. Shards and other processes receive these commands as the cluster's own, so the forwarded
 commands name the owners.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from time import time
 from typing import Any, Final
 from uuid import uuid4
@@ -29,10 +31,17 @@ from shardwright.router.sessions.session_work import end_work
 from shardwright.sharding import session_patterns
 from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.sharding.session_patterns import ALL_SESSIONS, MeantSessions
+from shardwright.wire.discovery.server import ServerType
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
+from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.transport.client import decode_reply
 
 _TELLING_SECONDS_MAX: Final = 1.0
+_MEMBER_SECONDS_MAX: Final = 5.0
+"""The longest wait for a secondary to kill sessions."""
 
 _OF_CLIENT: Final = frozenset({"lsid", "$clusterTime"})
 _TO_NAME_OTHERS: Final = Need("impersonate", CLUSTER)
@@ -109,11 +118,19 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
 
 
 async def _kill(operation: Operation, sessions: MeantSessions) -> None:
-    """End the transactions and cursors of some sessions here, and all their operations on the shards."""
+    """End the transactions and cursors of some sessions here, and all their operations on the shards.
+
+    Raises:
+        CommandError: HostUnreachable if some members did not answer.
+    """
     await end_work(operation.context, None if sessions.all_of_them else sessions)
     told = {"killAllSessionsByPattern": sessions.patterns()} if operation.user else _command(operation)
-    if not await _tell_siblings(operation, told):
-        await _on_all_shards(operation, told)
+    if await _tell_siblings(operation, told):
+        return
+    replies, failed = await _on_all_members(operation, told)
+    raise_worst(replies)
+    if failed:
+        raise CommandError(ErrorCode.HostUnreachable, "Failed to kill on some hosts", extra={"failedHosts": failed})
 
 
 async def _tell_siblings(operation: Operation, told: dict[str, Any]) -> bool:
@@ -134,6 +151,39 @@ async def _tell_all_shards(operation: Operation, told: dict[str, Any]) -> None:
     """
     with trio.move_on_after(_TELLING_SECONDS_MAX):
         await _replies_of_all_shards(operation, told)
+
+
+async def _on_all_members(operation: Operation, told: dict[str, Any]) -> tuple[list[ShardReply], list[str]]:
+    """Send a command to all members of all shards, because sessions also have cursors on secondaries.
+
+    A primary that is replaced during the command is a secondary from then on.
+
+    Returns:
+        The replies of the primaries, and the addresses of the other members that did not do it.
+    """
+    body = bson.encode({**told, "$db": operation.request.db})
+    frame = op_msg(body, request_id=next_request_id())
+    shards, sender = operation.context.shards, operation.sender
+    replies: dict[str, ShardReply] = {}
+    failed = set[str]()
+
+    async def tell(address: str) -> None:
+        failed.add(address)
+        with suppress(BackendError), trio.move_on_after(_MEMBER_SECONDS_MAX):
+            if decode_reply(await sender.exchange(address, frame))["ok"]:
+                failed.discard(address)
+
+    async def tell_set(shard_id: str) -> None:
+        await sender.send_into(replies, shard_id, frame, PRIMARY)
+        shard = shards.get_known(shard_id)
+        for address, member in {} if shard is None else shard.client.monitor.members.items():
+            if address != replies[shard_id].address and member.type is not ServerType.ARBITER:
+                nursery.start_soon(tell, address)
+
+    async with trio.open_nursery() as nursery:
+        for shard_id in await shards.all_ids():
+            nursery.start_soon(tell_set, shard_id)
+    return list(replies.values()), sorted(failed)
 
 
 async def _replies_of_all_shards(operation: Operation, told: dict[str, Any]) -> list[ShardReply]:

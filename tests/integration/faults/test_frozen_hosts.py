@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pytest
 from pymongo import ReadPreference
-from pymongo.errors import PyMongoError
+from pymongo.errors import CursorNotFound, OperationFailure, PyMongoError
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.chaos.cluster import shaped_cluster
 from tests.chaos.links import Fault, Links
 from tests.chaos.nemeses.hosts import host_away
@@ -284,6 +285,27 @@ def test_reads_from_secondaries_go_elsewhere_when_one_is_frozen(place: Place) ->
     print(f"operations {load.longest}")
     assert max(load.longest.values()) < LOST_SECONDS + BOUND_SECONDS + SLACK_SECONDS, load.longest
     assert not load.failures
+
+
+@pytest.mark.parametrize("command", ["killSessions", "killAllSessions", "killAllSessionsByPattern"])
+def test_sessions_are_killed_on_all_members_or_it_is_said_where_not(place: Place, command: str) -> None:
+    """A router has no list of the cursors that other routers have opened on secondaries."""
+    cluster = place.cluster
+    primary = cluster.primary_index(LOWER)
+    frozen = f"{LOWER}.{(primary + 1) % 3}"
+    secondaries = place.client.away.get_collection("things", read_preference=ReadPreference.SECONDARY)
+    with place.client.start_session() as session, cluster.running.direct("router.1") as killer:
+        meant = [session.session_id] if command == "killSessions" else []
+        cursor = secondaries.find(batch_size=2, session=session)
+        assert next(cursor)
+        killer.admin.command({command: meant})
+        with pytest.raises(CursorNotFound):
+            list(cursor)
+        with host_away(cluster, frozen), pytest.raises(OperationFailure) as failed:
+            killer.admin.command({command: meant})
+    assert failed.value.code == ErrorCode.HostUnreachable
+    assert failed.value.details is not None
+    assert failed.value.details["failedHosts"] == [cluster.running.address(f"{frozen}.shardd")]
 
 
 def test_operations_that_need_the_catalog_wait_for_an_election_of_config_servers(place: Place) -> None:
