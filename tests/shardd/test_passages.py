@@ -6,6 +6,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
 from shardwright.daemon.sidecar.upstream import Upstream
 from shardwright.daemon.user_names import SYSTEM, UserName
 from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES, SUSPEND_RANGE_DELETION
+from shardwright.shardd.key_statistics.key_counter import KeyCounter
 from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.passages import ShardPassages
@@ -38,7 +40,15 @@ LEARNING = 4
 
 Command = dict[str, Any]
 
-_OPTIONS = SimpleNamespace(slow_ms=100)
+
+def shard_with(**context: object) -> Any:  # noqa: ANN401 - stands in for a `ShardServer`
+    """A shard daemon with the parts that passages use."""
+    parameters = SimpleNamespace(passages=SimpleNamespace(is_enabled=True))
+    return SimpleNamespace(
+        context=SimpleNamespace(metrics=Metrics("shardd", []), options=SimpleNamespace(slow_ms=100), **context),
+        components=SimpleNamespace(parameters=parameters),
+        key_statistics=SimpleNamespace(counter=KeyCounter(Random(1))),
+    )
 
 
 def find(key: int) -> Command:
@@ -330,15 +340,7 @@ class TestChanged:
 def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
     views, state = Views(cast("Any", None), lambda: True), NamespaceState("shop.u", "sh0")
     state.learn(None)
-    context = SimpleNamespace(
-        metrics=Metrics("shardd", []),
-        options=SimpleNamespace(slow_ms=100),
-        recovery_gate=SimpleNamespace(is_open=True),
-        views=views,
-    )
-    parameters = SimpleNamespace(passages=SimpleNamespace(is_enabled=True))
-    shard = SimpleNamespace(context=context, components=SimpleNamespace(parameters=parameters))
-    passages = ShardPassages(cast("Any", shard))
+    passages = ShardPassages(shard_with(recovery_gate=SimpleNamespace(is_open=True), views=views))
     client = cast("Any", SimpleNamespace(is_answered_verbatim=True, permit=b""))
     read = {**find(1), "find": "u", "shardVersion": UNSHARDED.to_document(), "$db": "shop"}
     request = Request(OpMsg(op_msg(bson.encode(read), request_id=1)))
@@ -367,8 +369,7 @@ def test_inserts_make_a_collection_grow_as_on_the_ordinary_way(is_in_body: bool,
         section = encode_sequence(b"documents", [bson.encode(document)])
         return Request(OpMsg(op_msg(bson.encode(command), request_id=1, sections=section)))
 
-    shard = cast("Any", SimpleNamespace(context=SimpleNamespace(metrics=Metrics("shardd", []), options=_OPTIONS)))
-    passage = ShardPassages(shard)._passage_of(request(5), state, AdmittedPlacement.of(state), EPOCH.number)
+    passage = ShardPassages(shard_with())._passage_of(request(5), state, AdmittedPlacement.of(state), EPOCH.number)
     assert passage is not None
     other = request(size)
     assert passage.is_of(other.message.frame)
@@ -421,7 +422,6 @@ def test_only_members_of_a_closed_cluster_have_passages() -> None:
         upstream.note_user(user, [])
         permits.append(client.permit)
     assert permits == [b"", None, b"", None]
-    shard = cast("Any", SimpleNamespace(context=SimpleNamespace(metrics=Metrics("shardd", []), options=_OPTIONS)))
-    passages = ShardPassages(shard)
+    passages = ShardPassages(shard_with())
     assert passages.begin(client, op_msg(bson.encode(find(1)), request_id=1)) is None
     assert passages._outcomes["unknown"] == 1
