@@ -159,7 +159,7 @@ _KEYED_MIN: Final = 32
 """Minimum number of keys of a source that are read at once. Reading keys of unneeded documents is wasted work."""
 
 _KEYED_AT_ONCE_MAX: Final = 1024
-"""Maximum of keys read at once. As a merge goes on it reads a quarter of the number already read from that source."""
+"""Maximum of keys read at once. A long merge reads a quarter of the number already read from the source."""
 
 
 class ShareTooSmallError(Exception):
