@@ -101,6 +101,7 @@ def test_examples_of_files_are_valid(path: Path) -> None:
         assert values.mongod_socket == f"/run/shardwright/mongodb-{port[1]}.sock"
         assert values.mongod_address.endswith(f":{port[1]}")
         assert "enableTestCommands: true" in text
+        assert "oplogNetworkTimeoutBufferSeconds: 1" in text
 
 
 @needs_systemd
