@@ -41,7 +41,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]
     """The cluster."""
     with running_cluster(tmp_path_factory.mktemp("closed"), "--auth") as cluster, cluster.client() as root:
         create_users(root)
-        root.admin.command("enableSharding", "shop")
+        root.admin.command("enableSharding", "shop", primaryShard="shard0")
         root.admin.command("shardCollection", "shop.goods", key={"a": 1})
         root.shop.goods.insert_many([{"a": number} for number in range(200)])
         root.shop.create_collection("hidden")
