@@ -35,6 +35,7 @@ RECORDED_BY_SHARDS: Final = 2
 DOCUMENT_ID: Final = "featureVersion"
 """Id of the document in ``admin.system.version`` of the config servers, and of each shard."""
 
+_WITHOUT_DOCUMENT: Final = 1
 EXTENSIONS: Final = tuple(f"{DOCUMENT_ID}{version}" for version in range(OLDEST, NEWEST + 1))
 
 _ROUTER_FIELD: Final = "featureVersions"
@@ -52,11 +53,13 @@ def recording(version: int) -> dict[str, Any]:
 
 
 def version_of(document: Mapping[str, Any] | None) -> int:
-    """Return the feature version in the config servers' document; 1 if there is none.
+    """Return the feature version in the config servers' document.
+
+    Without a document no upgrade was ever finished, so it is 1, also for a release that no longer supports that.
 
     Raises NoSuchKey or TypeMismatch if the document is malformed.
     """
-    return OLDEST if document is None else required(document, "version", int)
+    return _WITHOUT_DOCUMENT if document is None else required(document, "version", int)
 
 
 def refusal(version: int) -> str | None:

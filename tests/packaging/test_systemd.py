@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from shardwright.daemon import unfit_cluster
 from shardwright.daemon.configuration.command_line import argument_parser
 from shardwright.daemon.configuration.configuration import configuration
 from shardwright.daemon.configuration.option import Program
@@ -102,6 +103,12 @@ def test_examples_of_files_are_valid(path: Path) -> None:
         assert values.mongod_address.endswith(f":{port[1]}")
         assert "enableTestCommands: true" in text
         assert "oplogNetworkTimeoutBufferSeconds: 1" in text
+
+
+@pytest.mark.parametrize("unit", ["shardwright-router", "shardwright-shardd@", "shardwright-configd@"])
+def test_a_daemon_that_does_not_fit_the_cluster_is_not_restarted(unit: str) -> None:
+    text = (FOLDER / f"{unit}.service").read_text()
+    assert f"RestartPreventExitStatus=2 {unfit_cluster.EXIT_CODE}\n" in text
 
 
 @needs_systemd

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shardwright.sharding import feature_version
 from shardwright.sharding.feature_version import (
     EXTENSIONS,
     NEWEST,
@@ -25,6 +26,13 @@ def test_a_cluster_without_the_document_has_the_first_version() -> None:
     assert version_of({"_id": "featureVersion", "version": 2}) == 2
     with pytest.raises(CommandError, match="version"):
         version_of({"_id": "featureVersion", "version": "2"})
+
+
+def test_a_later_release_sees_that_no_upgrade_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_version, "OLDEST", 2)
+    refused = feature_version.refusal(version_of(None))
+    assert refused is not None
+    assert "install the release before this one" in refused
 
 
 def test_two_successive_releases_fit() -> None:
