@@ -29,6 +29,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "issuer": {"security": {"tls": {"issuer": {"name": "ours"}, "clientNames": ["db.example.net"]}}},
     "without TLS": {"security": {"tls": {"enabled": False}}},
     "two shards": {"shards": [_SHARD, {**_SHARD, "name": "shard1", "members": 1, "storageClass": "fast"}]},
+    "names that YAML reads as other types": {"shards": [{**_SHARD, "name": name} for name in ("1", "true", "0x1f")]},
     "autoscaled": {"routers": {"autoscaling": {"enabled": True}, "service": {"annotations": {"a": "b"}}}},
     "open": {"networkPolicy": {"enabled": False}, "antiAffinity": "preferred"},
     "restricted": {

@@ -1,10 +1,10 @@
 {{- define "shardwright.name" -}}
-{{ .Release.Name | trunc 30 | trimSuffix "-" }}
+{{ .Release.Name | trunc 29 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "shardwright.labels" -}}
 app.kubernetes.io/name: shardwright
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "shardwright.image" -}}
@@ -124,7 +124,7 @@ podAntiAffinity:
       labelSelector:
         matchLabels:
           {{- include "shardwright.labels" .root | nindent 10 }}
-          app.kubernetes.io/component: {{ .component }}
+          app.kubernetes.io/component: {{ .component | quote }}
   {{- else }}
   preferredDuringSchedulingIgnoredDuringExecution:
     - weight: 100
@@ -133,6 +133,6 @@ podAntiAffinity:
         labelSelector:
           matchLabels:
             {{- include "shardwright.labels" .root | nindent 12 }}
-            app.kubernetes.io/component: {{ .component }}
+            app.kubernetes.io/component: {{ .component | quote }}
   {{- end }}
 {{- end }}
