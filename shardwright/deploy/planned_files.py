@@ -20,6 +20,9 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
 from shardwright.daemon.configuration.file import ConfigurationError
 from shardwright.deploy.access import new_key, write_once
 from shardwright.deploy.authority import alternative_names
@@ -114,7 +117,7 @@ class Folder:
     def _left_over(self, planned: dict[Path, str]) -> list[Path]:
         """Return the files of an earlier plan that are not in this one."""
         candidates = (path for path in sorted(self.root.glob("*/*")) if path not in planned and path.is_file())
-        return [path for path in candidates if path.name == UNITS or _has_header(path)]
+        return [path for path in candidates if _has_header(path) or _is_planned_list(path)]
 
     def _missing_secrets(self) -> Iterator[tuple[SecretFile, str]]:
         """Yield the secrets that have to be created, each with the reason."""
@@ -161,8 +164,7 @@ class Folder:
                 return f"is not for {', '.join(sorted(lacking))}"
             if left < RENEWAL:
                 return f"expires on {certificate.not_valid_after_utc:%Y-%m-%d}"
-            is_ours = files.ca_file.exists() and certificate.issuer == read_certificate(files.ca_file).subject
-            return None if is_ours else f"is not signed by {files.ca_file}"
+            return None if _is_signed_by(certificate, files.ca_file) else f"is not signed by {files.ca_file}"
 
         return SecretFile(path, lambda: authorities(files.directory)[0].issue(SERVERS, host, hosts), fault)
 
@@ -170,6 +172,22 @@ class Folder:
 def _has_header(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(HEADER.encode())) == HEADER.encode()
+
+
+def _is_planned_list(path: Path) -> bool:
+    """Whether a file is the list of units of an earlier plan, which has no header: it is beside files that have one."""
+    return path.name == UNITS and any(each.is_file() and _has_header(each) for each in path.parent.iterdir())
+
+
+def _is_signed_by(certificate: x509.Certificate, authority: Path) -> bool:
+    """Whether an authority has signed a certificate; a new authority has the name of the one that it replaces."""
+    if not authority.exists():
+        return False
+    try:
+        certificate.verify_directly_issued_by(read_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

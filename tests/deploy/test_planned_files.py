@@ -1,6 +1,7 @@
 """`shardwright plan`: files that the programs accept, differences, and the written files."""
 
 from pathlib import Path
+from shutil import rmtree
 from stat import S_IMODE
 
 import pytest
@@ -104,6 +105,24 @@ def test_a_certificate_is_replaced_if_it_does_not_fit(capsys: pytest.CaptureFixt
     plan("--write")
     names = alternative_names(read_certificate(A / "host.pem").extensions)
     assert {"a.example.net", "10.0.0.1", "db.example.net", "localhost"} < set(names)
+
+
+def test_certificates_of_an_authority_that_was_replaced_are_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """The new authority has the same name."""
+    plan("--write")
+    rmtree("hosts/authority")
+    plan("--write")
+    capsys.readouterr()
+    assert plan() == 0
+    read_certificate(A / "host.pem").verify_directly_issued_by(read_certificate(Path("hosts/authority/ca.pem")))
+
+
+def test_a_file_of_another_folder_stays_whatever_its_name() -> None:
+    other = Path("hosts/another project/units")
+    other.parent.mkdir(parents=True)
+    other.write_text("precious")
+    plan("--write")
+    assert other.read_text() == "precious"
 
 
 def test_what_is_not_planned_any_more_is_removed_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
