@@ -178,12 +178,12 @@ class OpenCursors:
             visible = opened_until.older(each for each in listed if each.id not in self._useless)
             found = visible or await self.older(namespace, opened_until=opened_until)
 
-    async def older(self, namespace: str, *, opened_until: Moment) -> list[OpenCursor]:
-        """List the cursors on a collection that were open at a moment, except tailable ones and our own."""
+    async def older(self, *namespaces: str, opened_until: Moment) -> list[OpenCursor]:
+        """List the cursors on some collections that were open at a moment, except tailable ones and our own."""
         backoff = Backoff(first_seconds=0.01, seconds_max=0.1)
         while True:
             async with self.in_use.held() as in_use:
-                found = await _listed(self._mongod.command, _on(namespace), also=in_use)
+                found = await _listed(self._mongod.command, _on(*namespaces), also=in_use)
             if in_use <= {each.id for each in found}:
                 return opened_until.older(each for each in found if each.id not in self._useless)
             await backoff.pause()
@@ -195,8 +195,9 @@ class OpenCursors:
         cursor's collection, so later the cursor could not be distinguished from cursors on a new collection. Call this
         before a new one of the name can be read.
         """
-        gone = {each.id for namespace in namespaces for each in await self.older(namespace, opened_until=now())}
-        if gone:
+        if not namespaces:
+            return
+        if gone := {each.id for each in await self.older(*namespaces, opened_until=now())}:
             known = {each.to_bytes(8, "little", signed=True): each for each in self._useless}
             self._useless = gone | {known[each] for each in await self.still_open(known)}
 
@@ -271,10 +272,10 @@ def now() -> Moment:
     return Moment()
 
 
-def _on(namespace: str) -> dict[str, Any]:
+def _on(*namespaces: str) -> dict[str, Any]:
     # A killed daemon may have left a clone's cursor open. It has no reader any more.
     is_own = {"$eq": ["$cursor.originatingCommand.comment", OWN_CURSOR_COMMENT]}
-    return _wanted({"$eq": ["$ns", namespace]}, {"$not": is_own})
+    return _wanted({"$in": ["$ns", list(namespaces)]}, {"$not": is_own})
 
 
 def _wanted(*conditions: Mapping[str, Any]) -> dict[str, Any]:
