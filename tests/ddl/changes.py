@@ -48,7 +48,7 @@ class Change(ABC):
 
     @property
     def writers_db(self) -> str:
-        """The database of the collection to which clients write during the change."""
+        """The database of the collection that clients write during the change."""
         return self.db
 
     def prepare(self, router: Client) -> None:  # noqa: B027 - most need nothing
@@ -333,7 +333,7 @@ class RenameUnsharded(Change):
 
 
 class RenameToOtherDatabase(Change):
-    """An unsharded collection renamed over one of another database, to which its mongod copies it."""
+    """An unsharded collection renamed over one of another database; its mongod copies it there."""
 
     name = "renameCollection (other database)"
     places = (*coordinator_at("renameCollection", BEGIN), mongod_at(LOWER, "renameCollection"))

@@ -49,10 +49,10 @@ _COMPLETED_BY_ROUTER: Final = (
 router."""
 
 _IMAGES: Final = (b"fullDocument",)
-"""Likewise if the router adds images. The prefix also matches ``fullDocumentBeforeChange``."""
+"""Fields that rule a condition out too if the router adds images; this includes ``fullDocumentBeforeChange``."""
 
 _VARYING: Final = (b"$rand\0", b"$sampleRate\0", b"$function\0")
-"""Likewise, because these give another result each time, and the condition may be evaluated again."""
+"""Operators that rule a condition out too: it may be evaluated again, and they give another result each time."""
 
 _CATALOG_EVENT: Final = encode_document({"operationType": {"$in": sorted(CATALOG_EVENTS)}})
 

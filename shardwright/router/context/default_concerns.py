@@ -17,7 +17,7 @@ class DefaultConcerns:
 
     Attributes:
         read: the element ``readConcern`` for requests without one; empty if no default was set.
-        write: the element ``writeConcern``, likewise.
+        write: the element ``writeConcern`` for requests without one; empty if no default was set.
         is_any_set: whether one of them is set.
         report: the fields of ``getDefaultRWConcern``; empty before the first report.
     """

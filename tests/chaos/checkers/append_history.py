@@ -109,7 +109,7 @@ def check_internal(transaction: Transaction) -> list[str]:
 
 
 def foreign_reads(transaction: Transaction) -> Iterator[Read]:
-    """Yield the first read of each list to which the transaction had not appended before."""
+    """Yield the first read of each list, unless the transaction had appended to the list before."""
     touched: set[str] = set()
     for step in transaction.steps:
         if isinstance(step, Read) and step.key not in touched:

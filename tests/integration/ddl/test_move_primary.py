@@ -1,4 +1,4 @@
-"""``movePrimary`` through two routers, one of which is not notified of the move."""
+"""``movePrimary`` through two routers. One of them is not notified of the move."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -211,7 +211,7 @@ def test_a_target_that_another_router_has_sharded(databases: Databases, client: 
 def test_a_database_that_another_router_has_recreated(
     databases: Databases, client: Client, other_client: Client
 ) -> None:
-    """The shard that had the target refuses. The results, of which none was read, go to the other shard."""
+    """The shard that had the target refuses. It has read no result, and all of them go to the other shard."""
     target = client["written_again"].target
     into = {"db": "written_again", "coll": "target"}
     for primary, other, last in (
