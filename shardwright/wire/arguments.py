@@ -14,11 +14,10 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.wire import rawbson
-from shardwright.wire.database_names import name_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, missing_field, unknown_field, value_too_small, wrong_type
-from shardwright.wire.request import Request, documents_of_array
-from shardwright.wire.type_names import type_name
+from shardwright.wire.rawbson import type_name
+from shardwright.wire.request import Request, documents_of_array, name_text
 
 INT64_MAX: Final = (1 << 63) - 1
 INT64_MIN: Final = -(1 << 63)

@@ -1,7 +1,10 @@
 """One batch of a cursor, located within its reply."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
+from struct import error as struct_error
 from typing import Any, Final, Protocol, TypeVar
 
 from shardwright.wire import rawbson
@@ -23,8 +26,21 @@ CURSOR: Final = rawbson.element(b"cursor", rawbson.OBJECT, b"")
 CURSOR_AT: Final = FIRST_ELEMENT_AT + len(CURSOR)
 _FIRST_BATCH_AT: Final = CURSOR_AT + 4
 _FIRST_BATCH: Final = rawbson.element(b"firstBatch", rawbson.ARRAY, b"")
+_NEXT_BATCH: Final = rawbson.element(b"nextBatch", rawbson.ARRAY, b"")
+_ID: Final = rawbson.element(b"id", rawbson.INT64, b"")
 _DOCUMENTS_AT: Final = _FIRST_BATCH_AT + len(_FIRST_BATCH)
+_NEXT_DOCUMENTS_AT: Final = _FIRST_BATCH_AT + len(_NEXT_BATCH)
 _NO_ID: Final = rawbson.element(b"id", rawbson.INT64, bytes(8))
+
+_NAMESPACES_MAX: Final = 1_024
+"""Number of cached ends of cursors."""
+
+_DOCUMENT: Final = bytes([rawbson.OBJECT])
+_INDEX: Final = re.compile(rb"(\d{1,7})\0")
+_EMPTY_BYTES: Final = len(rawbson.EMPTY_DOCUMENT)
+_FIRST_DOCUMENT_AT: Final = 4 + len(rawbson.element(b"0", rawbson.OBJECT, b""))
+_TRIED_MAX: Final = 16
+"""Number of positions tried as the start of an array's last element before all elements are visited."""
 
 _unpack_int64 = Struct("<q").unpack_from
 _unpack_int32 = Struct("<i").unpack_from
@@ -135,10 +151,86 @@ class RawBatch:
         return span
 
 
+def documents_returned(frame: bytes) -> int:
+    """Count the documents in the batch of a reply; 0 without a batch, or if it is malformed.
+
+    The time hardly depends on their number (`last_index`). The count can be wrong if a value of the last document
+    imitates an element of the array.
+    """
+    try:
+        if frame.startswith(_FIRST_BATCH, _FIRST_BATCH_AT):
+            at = _DOCUMENTS_AT
+        elif frame.startswith(_NEXT_BATCH, _FIRST_BATCH_AT):
+            at = _NEXT_DOCUMENTS_AT
+        else:
+            at = _unusual_batch_at(frame)
+            if not at:
+                return 0
+        length = _unpack_int32(frame, at)[0]
+        if length <= _EMPTY_BYTES:
+            return 0
+        if _unpack_int32(frame, at + _FIRST_DOCUMENT_AT)[0] + _FIRST_DOCUMENT_AT + 1 == length:
+            return 1
+        last = last_index(frame, at + 4, at + length - 1)
+        return sum(1 for _ in rawbson.spans(frame, at)) if last is None else last + 1
+    except (rawbson.InvalidBSONError, struct_error):
+        return 0
+
+
+def _unusual_batch_at(frame: bytes) -> int:
+    """Return the offset of a batch that is not the first field of its cursor; 0 without one."""
+    if not frame.startswith(CURSOR, FIRST_ELEMENT_AT):
+        return 0
+    fields = rawbson.index(frame, CURSOR_AT)
+    batch = fields.get(b"firstBatch") or fields.get(b"nextBatch")
+    return batch[2] if batch is not None and batch[0] == rawbson.ARRAY else 0
+
+
+def last_index(data: bytes, start: int, end: int) -> int | None:
+    """Return the index of an array's last document, which is its element name; None if it is not found quickly.
+
+    The search runs backward from the end. Only the last element ends together with its array, because nested documents
+    end before it.
+
+    Args:
+        start: an offset within the array or before it.
+        end: the offset at which the elements end.
+    """
+    position = end
+    for _ in range(_TRIED_MAX):
+        position = data.rfind(_DOCUMENT, start, position)
+        if position < 0:
+            return None
+        named = _INDEX.match(data, position + 1, end)
+        if named is not None:
+            value_at = named.end()
+            if value_at + 4 <= end and value_at + _unpack_int32(data, value_at)[0] == end:
+                return int(named[1])
+    return None
+
+
 def id_in_reply(frame: bytes) -> rawbson.Span | None:
     """Locate the cursor's id in the frame of a reply; None for an error."""
     cursor = rawbson.find(frame, b"cursor", _BODY_AT)
     return None if cursor is None or cursor[0] != rawbson.OBJECT else rawbson.find(frame, b"id", cursor[2])
+
+
+def next_id_at(frame: bytes) -> int:
+    """Return the offset of the cursor's id in a reply to a ``getMore``; 0 if it is not as mongod writes it."""
+    return _id_after(frame, _NEXT_BATCH)
+
+
+def first_id_at(frame: bytes) -> int:
+    """Return the offset of the cursor's id in a reply that opened a cursor; 0 if it is not as mongod writes it."""
+    return _id_after(frame, _FIRST_BATCH)
+
+
+def _id_after(frame: bytes, batch: bytes) -> int:
+    if not (frame.startswith(batch, _FIRST_BATCH_AT) and frame.startswith(CURSOR, FIRST_ELEMENT_AT)):
+        return 0
+    at: int = _FIRST_BATCH_AT + len(batch)
+    at += _unpack_int32(frame, at)[0]
+    return at + len(_ID) if frame.startswith(_ID, at) else 0
 
 
 def is_whole_result_frame(frame: bytes) -> bool:
@@ -151,3 +243,23 @@ def is_whole_result_frame(frame: bytes) -> bool:
         and frame.startswith(CURSOR, FIRST_ELEMENT_AT)
         and frame.startswith(_NO_ID, _DOCUMENTS_AT + _unpack_int32(frame, _DOCUMENTS_AT)[0])
     )
+
+
+def whole_result(frame: bytes, namespace: str) -> rawbson.DocumentArray | None:
+    """Return the documents in a successful reply with a whole result; None unless its cursor is as mongod writes it.
+
+    Raises:
+        InvalidBSONError: the batch is not an array of documents.
+    """
+    if not is_whole_result_frame(frame):
+        return None
+    end = _DOCUMENTS_AT + _unpack_int32(frame, _DOCUMENTS_AT)[0]
+    if not frame.startswith(end_of_whole_result(namespace), end):
+        return None
+    return rawbson.DocumentArray(frame, (rawbson.ARRAY, _FIRST_BATCH_AT, _DOCUMENTS_AT, end))
+
+
+@lru_cache(_NAMESPACES_MAX)
+def end_of_whole_result(namespace: str) -> bytes:
+    """Return the bytes after the batch in the cursor of a whole result: id 0 and the namespace."""
+    return _NO_ID + rawbson.element(b"ns", rawbson.STRING, rawbson.string_value(namespace)) + b"\0"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.wire.error_codes import ErrorCode, code_name
-from shardwright.wire.type_names import type_name
+from shardwright.wire.rawbson import type_name
 
 RETRYABLE_WRITE_ERROR: Final = "RetryableWriteError"
 """Label of errors after which a driver may retry a retryable write."""

@@ -18,8 +18,7 @@ from shardwright.wire import rawbson
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, missing_field, unknown_field, wrong_type
-from shardwright.wire.rawbson import Span
-from shardwright.wire.type_names import type_name
+from shardwright.wire.rawbson import Span, type_name
 
 MONGOD_BYTES_MAX: Final = 1024
 MONGOS_BYTES_MAX: Final = 512

@@ -33,6 +33,15 @@ _PREFIX_OF_ANY_LENGTH: Final = slice(25, 48)
 """The same key without the length, for inserts in the body."""
 
 _INSERT: Final = b"\x02insert\0"
+_GET_MORE: Final = b"\x12getMore\0"
+
+CURSOR_ID_AT: Final = BODY_AT + 4 + len(_GET_MORE)
+"""Offset of the cursor's id in the frame of a ``getMore``."""
+
+CURSOR_ID_END: Final = CURSOR_ID_AT + 8
+_BEFORE_CURSOR_ID: Final = slice(16, CURSOR_ID_AT)
+_AFTER_CURSOR_ID: Final = slice(CURSOR_ID_END, CURSOR_ID_END + 32)
+"""The key of a ``getMore``, in two parts because of the cursor's id."""
 
 FRAME_BYTES_MAX: Final = 2_048
 """Limit for frames with passages, not counting a document at their end."""
@@ -111,6 +120,11 @@ class InsertedDocument(NamedTuple):
     def is_in_body(self) -> bool:
         """Whether the document is in an array of the body."""
         return self.bytes_after > 0
+
+
+def is_get_more(frame: bytes) -> bool:
+    """Whether a frame whose first section is its body is a ``getMore`` with an id in the usual form."""
+    return frame.startswith(_GET_MORE, BODY_AT + 4)
 
 
 class Epoch:
@@ -221,6 +235,8 @@ class PassageTable(Generic[P]):
         known = self._passages.get(permit + frame[_PREFIX])
         if known is None:
             known = self._passages.get(permit + frame[_PREFIX_OF_ANY_LENGTH])
+        if known is None and is_get_more(frame):
+            known = self._passages.get(permit + frame[_BEFORE_CURSOR_ID] + frame[_AFTER_CURSOR_ID])
         if known is None:
             return None
         for passage in known:
@@ -265,5 +281,7 @@ class PassageTable(Generic[P]):
 
 def _prefix_of(frame: bytes) -> bytes:
     """Return the prefix under which the passage of a frame is kept."""
+    if is_get_more(frame):
+        return frame[_BEFORE_CURSOR_ID] + frame[_AFTER_CURSOR_ID]
     is_in_body = _unpack_int32(frame, BODY_AT)[0] == len(frame) - BODY_AT
     return frame[_PREFIX_OF_ANY_LENGTH if is_in_body and frame.startswith(_INSERT, BODY_AT + 4) else _PREFIX]

@@ -5,13 +5,16 @@ depend on their types, their names and the lengths that precede their values, bu
 those bytes equal an earlier command's, the fields are at the same positions. The bytes are compared at once, as one
 long integer with the other bytes masked out. That takes a tenth of the time of a scan, and every operation would need
 two scans, in the router and on the shard.
+
+The update pipelines in a request, and the fields that logs and reports must not show, are located here too.
+
+Names of databases and collections are checked by the rules of mongod 6.0.5, with its messages.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from shardwright.wire.database_names import check_database_name, name_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, duplicate_field, missing_field, wrong_type
 from shardwright.wire.limits import NESTING_LEVELS_MAX
@@ -24,15 +27,27 @@ from shardwright.wire.rawbson import (
     STRING,
     InvalidBSONError,
     Span,
+    append,
+    array_of_documents,
     deciding_bytes,
     decode_exactly,
     decode_value,
     depth_exceeds,
+    element,
+    encode_elements,
+    find,
+    from_elements,
     index,
     spans,
+    type_name,
+    without,
     without_spans,
 )
-from shardwright.wire.type_names import type_name
+
+DATABASE_NAME_BYTES_MAX: Final = 63
+"""Longest database name, in UTF-8."""
+
+_INVALID_IN_DATABASE_NAME: Final = frozenset('/\\ "')
 
 _BEGINNING_BYTES: Final = 24
 """Length of the prefix that finds a layout: the command's length, its name, and part of the collection's name."""
@@ -45,6 +60,39 @@ _LAYOUTS_MAX: Final = 2_048
 
 _LENGTH_BYTES: Final = 4
 """Size of the length at the beginning of a document."""
+
+
+def is_valid_database_name(db: str) -> bool:
+    """Whether mongod would create a database of this name."""
+    if not db or "." in db or "\0" in db or not _INVALID_IN_DATABASE_NAME.isdisjoint(db):
+        return False
+    return len(db) <= DATABASE_NAME_BYTES_MAX and (db.isascii() or len(db.encode()) <= DATABASE_NAME_BYTES_MAX)
+
+
+def check_database_name(db: str) -> None:
+    """Raise InvalidNamespace for an invalid ``$db``."""
+    if is_valid_database_name(db):
+        return
+    if "." in db:
+        raise _invalid(f"'.' is an invalid character in the database name: {db}")
+    if "\0" in db:
+        raise _invalid("namespaces cannot have embedded null characters")
+    raise _invalid(f"Invalid database name: '{db}'")
+
+
+def name_text(raw: bytes) -> str:
+    """Decode the name of a database or collection; raise InvalidNamespace if it is not UTF-8.
+
+    MongoDB allows any bytes but NUL. A lossy decoding would name another database or collection.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise _invalid(f"Invalid namespace specified '{raw.decode(errors='backslashreplace')}': not UTF-8") from None
+
+
+def _invalid(message: str) -> CommandError:
+    return CommandError(ErrorCode.InvalidNamespace, message)
 
 
 class CommandLayout:
@@ -293,3 +341,67 @@ def documents_of_array(body: bytes, array: Span, path: str) -> list[bytes]:
     except InvalidBSONError as error:
         raise CommandError(ErrorCode.InvalidBSON, str(error)) from error
     return documents
+
+
+_PIPELINE: Final = b"pipeline"
+
+
+def with_stages(body: bytes, stages: Sequence[bytes]) -> bytes:
+    """Replace the pipeline of a command by raw ``stages``."""
+    return append(without(body, (_PIPELINE,)), element(_PIPELINE, ARRAY, array_of_documents(stages)))
+
+
+_IN_STATEMENT: Final = b"\x04u\0"
+FIND_AND_MODIFY: Final = frozenset({"findAndModify", "findandmodify"})
+RETRYABLE_WRITES: Final = FIND_AND_MODIFY | {"delete", "insert", "update"}
+"""The commands that may have a transaction number outside transactions."""
+
+
+def update_pipelines(request: Request) -> Iterator[tuple[bytes, Span]]:
+    """Yield the update pipelines of a request, each as a document and the span of the array in it.
+
+    Raises:
+        CommandError: an ``update`` without statements.
+        InvalidBSONError: a statement is malformed.
+    """
+    if request.name in FIND_AND_MODIFY:
+        span = request.fields.get(b"update")
+        if span is not None and span[0] == ARRAY:
+            yield request.body, span
+    elif request.name == "update" and _IN_STATEMENT in request.message.frame:
+        for statement in request.documents(b"updates"):
+            span = find(statement, b"u")
+            if span is not None and span[0] == ARRAY:
+                yield statement, span
+
+
+MASK: Final = "xxx"
+"""Replacement for a secret."""
+
+_SECRETS: Final = frozenset({b"pwd", b"payload", b"speculativeAuthenticate"})
+_SECRETS_OF_AUTHENTICATE: Final = _SECRETS | {b"key", b"nonce"}
+
+
+def secret_fields(request: Request) -> frozenset[bytes]:
+    """Return the names of the fields whose values are secret in this command."""
+    return _SECRETS_OF_AUTHENTICATE if request.name == "authenticate" else _SECRETS
+
+
+def shown_body(request: Request) -> bytes:
+    """Return the body of a command with its secrets masked."""
+    secrets = secret_fields(request)
+    if secrets.isdisjoint(request.fields):
+        return request.body
+    return from_elements(
+        b"".join(
+            encode_elements({name.decode(): MASK}) if name in secrets else request.body[start:end]
+            for name, (_, start, _, end) in request.fields.items()
+        )
+    )
+
+
+def raw_elements(request: Request, names: tuple[bytes, ...]) -> bytes:
+    """Return the elements of a command with the given names, ready for `rawbson.append`."""
+    body, fields = request.body, request.fields
+    spans = [fields[name] for name in names if name in fields]
+    return b"".join([body[start:end] for _, start, _, end in spans])

@@ -37,11 +37,10 @@ from shardwright.wire.rawbson import (
     encode_document,
     from_elements,
     index,
-    repeated,
     values,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.well_formed import error_of_request
+from shardwright.wire.request_validation import error_of_request
 
 BAD_TEXT = pack("<i", 4) + b"a\xffb\0"
 BAD_BINARY = pack("<i", 6) + b"\x02" + pack("<i", 99) + b"ab"
@@ -112,7 +111,6 @@ def test_odd_values_nested_deep_are_read_a_few_times(monkeypatch: pytest.MonkeyP
         return bson.decode(document, **options)
 
     monkeypatch.setattr(values, "bson", SimpleNamespace(decode=decode_counted))
-    monkeypatch.setattr(repeated, "bson", SimpleNamespace(decode=decode_counted))
     text = element(b"t", STRING, pack("<i", 9_001) + b"x" * 9_000 + b"\0")
     document = from_elements(text + element(b"odd", STRING, BAD_TEXT))
     for _ in range(NESTING_LEVELS_MAX - 2):

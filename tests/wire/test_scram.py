@@ -4,10 +4,18 @@ from base64 import b64decode
 
 import pytest
 
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Credentials, Mechanism, ScramKeys
-from shardwright.wire.scram.messages import ClientFinal, ClientFirst, ScramError, ServerFirst
-from shardwright.wire.scram.server import ServerConversation, first_reply
+from shardwright.wire.scram import (
+    ClientConversation,
+    ClientFinal,
+    ClientFirst,
+    Credentials,
+    Mechanism,
+    ScramError,
+    ScramKeys,
+    ServerConversation,
+    ServerFirst,
+    first_reply,
+)
 
 SALT = bytes(range(28))
 ITERATIONS = 4096

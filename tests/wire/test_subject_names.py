@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.wire.tls.subject_names import Subject, organization_of, subject_text
+from shardwright.wire.tls import Subject, organization_of, subject_text
 
 
 @pytest.mark.parametrize(

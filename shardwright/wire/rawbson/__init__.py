@@ -7,15 +7,18 @@ ten of them for every operation.
 
 All functions raise InvalidBSONError for documents that are not well-formed, as far as they read them.
 
-`types` defines the types, `spans` locates elements, `building` builds documents from bytes, `arrays` splits and builds
-arrays of documents, `values` decodes, `repeated` decodes documents with repeated fields.
+`spans` defines and names the types and locates elements, `building` builds documents from bytes, and splits and builds
+arrays of documents. `values` decodes, also documents with repeated fields.
 
 Imports no other room.
 """
 
-from shardwright.wire.rawbson.arrays import DocumentArray, array_documents, array_elements, array_of_documents
 from shardwright.wire.rawbson.building import (
+    DocumentArray,
     append,
+    array_documents,
+    array_elements,
+    array_of_documents,
     element,
     encode_document,
     encode_elements,
@@ -27,17 +30,7 @@ from shardwright.wire.rawbson.building import (
     without_spans,
     wrap_value,
 )
-from shardwright.wire.rawbson.repeated import WholeDocument, decode_whole
 from shardwright.wire.rawbson.spans import (
-    deciding_bytes,
-    depth_exceeds,
-    document_length,
-    find,
-    index,
-    spans,
-    spans_at_any_depth,
-)
-from shardwright.wire.rawbson.types import (
     ARRAY,
     BINARY,
     BOOL,
@@ -63,13 +56,26 @@ from shardwright.wire.rawbson.types import (
     UNDEFINED,
     InvalidBSONError,
     Span,
+    binary_type_name,
+    deciding_bytes,
+    depth_exceeds,
+    document_length,
+    find,
+    index,
+    spans,
+    spans_at_any_depth,
+    type_name,
+    type_name_of,
+    type_of,
 )
 from shardwright.wire.rawbson.values import (
     VALUE_CODEC,
     VerbatimDocument,
+    WholeDocument,
     decode_document,
     decode_exactly,
     decode_value,
+    decode_whole,
     is_string,
 )
 
@@ -107,6 +113,7 @@ __all__ = [
     "array_documents",
     "array_elements",
     "array_of_documents",
+    "binary_type_name",
     "deciding_bytes",
     "decode_document",
     "decode_exactly",
@@ -125,6 +132,9 @@ __all__ = [
     "spans",
     "spans_at_any_depth",
     "string_value",
+    "type_name",
+    "type_name_of",
+    "type_of",
     "with_value",
     "without",
     "without_spans",

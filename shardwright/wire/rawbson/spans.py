@@ -1,35 +1,44 @@
-"""Locating the elements of a document, with bounds checks, one level at a time."""
+"""BSON types with MongoDB's names, and locating the elements of a document, with bounds checks, one level at a time.
+
+The specification of the types is https://bsonspec.org/spec.html.
+"""
 
 from collections.abc import Iterator
-from typing import Final
+from struct import Struct
+from typing import Any, Final, TypeAlias
 
-from shardwright.wire.rawbson.types import (
-    ARRAY,
-    BINARY,
-    BOOL,
-    CODE,
-    CODE_WITH_SCOPE,
-    DATE,
-    DB_POINTER,
-    DECIMAL128,
-    DOCUMENT_BYTES_MIN,
-    DOUBLE,
-    INT32,
-    INT32_STRUCT,
-    INT64,
-    MAX_KEY,
-    MIN_KEY,
-    NULL,
-    OBJECT,
-    OBJECT_ID,
-    REGEX,
-    STRING,
-    SYMBOL,
-    TIMESTAMP,
-    UNDEFINED,
-    InvalidBSONError,
-    Span,
-)
+import bson
+
+Span: TypeAlias = tuple[int, int, int, int]
+"""``(type, element_start, value_start, value_end)``."""
+
+INT32_STRUCT: Final = Struct("<i")
+
+DOUBLE: Final = 0x01
+STRING: Final = 0x02
+OBJECT: Final = 0x03
+ARRAY: Final = 0x04
+BINARY: Final = 0x05
+UNDEFINED: Final = 0x06
+OBJECT_ID: Final = 0x07
+BOOL: Final = 0x08
+DATE: Final = 0x09
+NULL: Final = 0x0A
+REGEX: Final = 0x0B
+DB_POINTER: Final = 0x0C
+CODE: Final = 0x0D
+SYMBOL: Final = 0x0E
+CODE_WITH_SCOPE: Final = 0x0F
+INT32: Final = 0x10
+TIMESTAMP: Final = 0x11
+INT64: Final = 0x12
+DECIMAL128: Final = 0x13
+MIN_KEY: Final = 0xFF
+MAX_KEY: Final = 0x7F
+
+EMPTY_DOCUMENT: Final = b"\x05\x00\x00\x00\x00"
+
+DOCUMENT_BYTES_MIN: Final = 5
 
 _unpack_int32 = INT32_STRUCT.unpack_from
 
@@ -42,6 +51,67 @@ _DB_POINTER = -5  # a string and an ObjectId
 _INVALID = -6
 
 _SIZES: Final = [_INVALID] * 256
+
+
+class InvalidBSONError(ValueError):
+    """The bytes are not a well-formed BSON document."""
+
+
+_TYPE_NAMES: Final = {
+    DOUBLE: "double",
+    STRING: "string",
+    OBJECT: "object",
+    ARRAY: "array",
+    BINARY: "binData",
+    UNDEFINED: "undefined",
+    OBJECT_ID: "objectId",
+    BOOL: "bool",
+    DATE: "date",
+    NULL: "null",
+    REGEX: "regex",
+    DB_POINTER: "dbPointer",
+    CODE: "javascript",
+    SYMBOL: "symbol",
+    CODE_WITH_SCOPE: "javascriptWithScope",
+    INT32: "int",
+    TIMESTAMP: "timestamp",
+    INT64: "long",
+    DECIMAL128: "decimal",
+    MIN_KEY: "minKey",
+    MAX_KEY: "maxKey",
+}
+
+_BINARY_TYPE_NAMES: Final = {
+    0: "general",
+    1: "function",
+    2: "byte(deprecated)",
+    3: "UUID(deprecated)",
+    4: "UUID",
+    5: "MD5",
+    6: "encrypt",
+}
+
+
+def binary_type_name(subtype: int) -> str:
+    """Return MongoDB's name of a subtype of binary data."""
+    return _BINARY_TYPE_NAMES.get(subtype, "unknown")
+
+
+def type_name(kind: int) -> str:
+    """Return MongoDB's name of a BSON type, given its type byte, which must be valid."""
+    return _TYPE_NAMES[kind]
+
+
+def type_name_of(value: Any) -> str:  # noqa: ANN401 - a BSON value can be anything
+    """Return MongoDB's name of the type of a decoded value."""
+    return type_name(type_of(value))
+
+
+def type_of(value: Any) -> int:  # noqa: ANN401 - as above
+    """Return the type byte of a decoded value."""
+    return bson.encode({"": value})[4]
+
+
 for _type, _size in {
     DOUBLE: 8,
     STRING: _LENGTH_PREFIXED,

@@ -1,6 +1,10 @@
-"""Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts."""
+"""Decoding documents and values, including those that pymongo's codec refuses and a mongod accepts.
 
-from collections.abc import Callable
+A dict keeps the last of several fields of one name. A mongod may act on the first, or on all, so code that judges a
+document has to see them all: `WholeDocument`.
+"""
+
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final, TypeGuard
 
@@ -12,8 +16,7 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from shardwright.wire.rawbson.building import encode_document, wrap_value
-from shardwright.wire.rawbson.spans import spans
-from shardwright.wire.rawbson.types import (
+from shardwright.wire.rawbson.spans import (
     ARRAY,
     BINARY,
     BOOL,
@@ -25,6 +28,7 @@ from shardwright.wire.rawbson.types import (
     STRING,
     InvalidBSONError,
     Span,
+    spans,
 )
 
 _unpack_int32 = INT32_STRUCT.unpack_from
@@ -232,3 +236,38 @@ def _decode_scalar_leniently(kind: int, value: bytes) -> Any:  # noqa: ANN401 - 
         return bson.decode(wrap_value(kind, value), codec_options=_LENIENT_CODEC)[""]
     except InvalidBSON as error:
         raise InvalidBSONError(str(error)) from error
+
+
+class WholeDocument(dict[str, Any]):
+    """A decoded document; ``repeated`` keeps the fields hidden by a later one of the same name."""
+
+    __slots__ = ("repeated",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated: list[tuple[str, Any]] = []
+
+    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - a BSON value can be anything
+        if name in self:
+            self.repeated.append((name, self[name]))
+        super().__setitem__(name, value)
+
+    def pairs(self) -> Iterator[tuple[str, Any]]:
+        """Yield all fields."""
+        yield from self.repeated
+        yield from self.items()
+
+
+_CODEC: Final[CodecOptions[Any]] = VALUE_CODEC.with_options(document_class=WholeDocument)
+
+
+def decode_whole(document: bytes, span: Span) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """Decode one element like `decode_value`, but with `WholeDocument` for its documents."""
+    kind, _, value_start, value_end = span
+    if kind not in (OBJECT, ARRAY):
+        return decode_value(document, span)
+    try:
+        return bson.decode(wrap_value(kind, document[value_start:value_end]), codec_options=_CODEC)[""]
+    except InvalidBSON:
+        decoded, _ = decode_leniently(document, span, _CODEC, lambda fields, *_: fields)
+        return decoded

@@ -18,11 +18,10 @@ from trio.lowlevel import wait_readable
 
 from shardwright.wire.frames import HEADER_BYTES, Header
 from shardwright.wire.logger import get_logger
-from shardwright.wire.tls.process_tls import TLS
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.sockets import TlsHandshakeError, accept_handshake
 from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.tls_socket import TlsHandshakeError, accept_handshake
+from shardwright.wire.transport.transport import Transport
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 """Time limit from the connection to the end of the handshake."""
@@ -41,27 +40,29 @@ _SHARE: Final = 4
 _ANSWERS_NOTHING: Final = frozenset({0, -1})
 
 
-def needs_greeting(accepted: socket.socket) -> bool:
-    """Whether `greet` has to be called: with TLS.
-
-    UNIX sockets belong to this user alone, so TLS serves only to show the certificates of members there.
-    """
-    return TLS.accepting is not None and (accepted.family != socket.AF_UNIX or CLUSTER_AUTH.accepts_certificate)
-
-
 class Arrivals:
     """The connections of one server at this stage; when there are too many, the oldest is closed.
 
     The limit ``count_max`` follows by default from the server's limit on clients, ``connections_max``.
     """
 
-    def __init__(self, count_max: int | None, connections_max: int) -> None:
+    def __init__(self, transport: Transport, count_max: int | None, connections_max: int) -> None:
+        self._transport = transport
         self._count_max = count_max or max(HANDSHAKES_MIN, min(HANDSHAKES_MAX, connections_max // _SHARE))
         self._scopes: dict[socket.socket, trio.CancelScope] = {}  # the oldest is first
 
     def __len__(self) -> int:
         """Return the number of these connections."""
         return len(self._scopes)
+
+    def needs_greeting(self, accepted: socket.socket) -> bool:
+        """Whether `greet` has to be called for an accepted connection: with TLS.
+
+        UNIX sockets belong to this user alone, so TLS serves only to show the certificates of members there.
+        """
+        if self._transport.tls.accepting is None:
+            return False
+        return accepted.family != socket.AF_UNIX or self._transport.cluster_auth.accepts_certificate
 
     def add(self, accepted: socket.socket) -> trio.CancelScope:
         """Register an accepted connection; return the scope in which to `greet` it."""
@@ -77,13 +78,13 @@ class Arrivals:
         """
         try:
             with scope:
-                return await greet(accepted, peer)
+                return await greet(self._transport, accepted, peer)
         finally:
             self._scopes.pop(accepted, None)
         raise TlsHandshakeError("too many clients shake hands, and this one has taken the longest")
 
 
-async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
+async def greet(transport: Transport, accepted: socket.socket, peer: str) -> ClientConnection | None:
     """Detect whether a client uses TLS, and shake hands; return None if it left before it sent anything.
 
     On failure, such as a missing or slow handshake, the socket is closed and TlsHandshakeError raised.
@@ -91,7 +92,7 @@ async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
     accepted.setblocking(False)
     try:
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
-            return await _greet(accepted, peer)
+            return await _greet(transport, accepted, peer)
     except BaseException as error:
         accepted.close()
         if isinstance(error, trio.TooSlowError):
@@ -99,19 +100,17 @@ async def greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
         raise
 
 
-async def _greet(accepted: socket.socket, peer: str) -> ClientConnection | None:
+async def _greet(transport: Transport, accepted: socket.socket, peer: str) -> ClientConnection | None:
     beginning = await _receive_header(accepted)
     if not beginning:
         accepted.close()
         return None
     if len(beginning) == HEADER_BYTES and Header(beginning).response_to in _ANSWERS_NOTHING:
-        if not TLS.settings.mode.accepts_plain and accepted.family != socket.AF_UNIX:
+        if not transport.tls.settings.mode.accepts_plain and accepted.family != socket.AF_UNIX:
             raise TlsHandshakeError("The server is configured to only allow SSL connections")
-        return ClientConnection(FrameStream(accepted, received=beginning), peer)
-    context = TLS.accepting
-    assert context is not None, "TLS cannot be turned off"
-    secured = await accept_handshake(accepted, context, received=beginning)
-    client = ClientConnection(FrameStream(secured), peer)
+        return ClientConnection(FrameStream(accepted, received=beginning), peer, transport.unread_replies)
+    secured = await accept_handshake(transport.tls, accepted, received=beginning)
+    client = ClientConnection(FrameStream(secured), peer, transport.unread_replies)
     client.certificate_subject = secured.peer_subject
     client.tls_version = secured.version
     return client

@@ -29,7 +29,7 @@ from shardwright.wire.message import CHECKSUM_PRESENT, MORE_TO_COME, OpMsg, erro
 from shardwright.wire.rawbson import InvalidBSONError, append, encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.unauthenticated_clients import Newcomers
 
 if TYPE_CHECKING:

@@ -1,11 +1,16 @@
-"""The client side: one connection to a remote host, with at most one request in progress."""
+"""The client side: one connection to a remote host, with at most one request in progress.
+
+Daemons on the same machine use UNIX sockets, at half the cost of TCP over the loopback interface. A daemon that is
+started with a socket directory also listens on a socket there, named after its address. Daemons with the same directory
+find each other's sockets by that name. Without a socket, or a process that listens on it, they use TCP.
+"""
 
 import errno
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import bson
 import trio
@@ -21,18 +26,12 @@ from shardwright.wire.errors import (
 from shardwright.wire.frames import OP_MSG, Header, is_whole_frame, next_request_id
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.rawbson import decode_exactly
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS
-from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.timeouts import SERVER_LIMITS
-from shardwright.wire.transport.tls_socket import TlsSocket, dial_handshake
-
-if TYPE_CHECKING:
-    from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.tls import ProcessTls, Subject
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import Relay
+from shardwright.wire.transport.sockets import TlsSocket, dial_handshake
+from shardwright.wire.transport.stream import SERVER_LIMITS, FrameStream
+from shardwright.wire.transport.transport import Transport
 
 CONNECT_SECONDS_MAX: Final = 20.0
 
@@ -70,6 +69,7 @@ class Connection:
 
     __slots__ = (
         "_certificate",
+        "_cluster_auth",
         "_was_abandoned",
         "address",
         "broken_off",
@@ -80,12 +80,13 @@ class Connection:
         "take_abandoned",
     )
 
-    def __init__(self, address: str, stream: FrameStream) -> None:
+    def __init__(self, transport: Transport, address: str, stream: FrameStream) -> None:
         self.address = self.silent_host = address
         self.broken_off = ""
         self.stream = stream
+        self._cluster_auth = transport.cluster_auth
         self._certificate: Subject | None = None
-        stream.make_room = UNREAD_REPLIES.reservations.reserve
+        stream.make_room = transport.unread_replies.reservations.reserve
         self.hello: dict[str, Any] = {}
         self.idle_since = 0.0
         self.take_abandoned: Callable[[FrameStream], None] | None = None
@@ -93,7 +94,9 @@ class Connection:
 
     @classmethod
     @may_run_in_reactor
-    async def open(cls, address: str, *, handshake: Mapping[str, Any] | None = None) -> "Connection":
+    async def open(
+        cls, transport: Transport, address: str, *, handshake: Mapping[str, Any] | None = None
+    ) -> "Connection":
         """Connect to ``address`` and, if one is given, send the handshake and log in as a part of the cluster.
 
         A connection without a handshake is for a client that sends its own.
@@ -106,8 +109,8 @@ class Connection:
         connection: Connection | None = None
         try:
             with trio.fail_after(CONNECT_SECONDS_MAX):
-                connected = await _connect(address)
-                connection = cls(address, FrameStream(connected, limits=SERVER_LIMITS))
+                connected = await _connect(transport, address)
+                connection = cls(transport, address, FrameStream(connected, limits=SERVER_LIMITS))
                 connection._certificate = connected.peer_subject if isinstance(connected, TlsSocket) else None
                 if handshake is not None:
                     connection.hello = await connection.command_document(handshake)
@@ -127,7 +130,7 @@ class Connection:
 
     async def log_in(self) -> None:
         """Log in as a part of the cluster, if there is access control; raises as `ClusterAuth.log_in`."""
-        await CLUSTER_AUTH.log_in(self.command, self._certificate)
+        await self._cluster_auth.log_in(self.command, self._certificate)
 
     @property
     def socket(self) -> socket.socket:
@@ -285,21 +288,53 @@ class Connection:
 
 
 class Begun:
-    """An operation whose request was posted on a connection that `is_quiet`, and whose reply is pending.
+    """An operation whose requests were posted, each on a connection that `is_quiet`, and whose replies are pending.
 
-    ``started`` is on the clock of `time.perf_counter`.
+    Most operations have one request. Several replies are received one after the other.
+
+    Attributes:
+        connection: the connection whose reply is received next.
+        frame: the request on that connection.
+        following: the other connections without a reply so far, with their requests.
+        answered: connections whose replies have been received, with the request and the reply.
+        started: its start, on the clock of `time.perf_counter`.
     """
 
-    __slots__ = ("connection", "frame", "started")
+    __slots__ = ("answered", "connection", "following", "frame", "started")
 
-    def __init__(self, connection: Connection, frame: bytes, started: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        frame: bytes,
+        started: float,
+        following: tuple[tuple[Connection, bytes], ...] = (),
+    ) -> None:
         self.connection = connection
         self.frame = frame
         self.started = started
+        self.following = following
+        self.answered: tuple[tuple[Connection, bytes, bytes], ...] = ()
+
+    @property
+    def posted(self) -> list[tuple[Connection, bytes]]:
+        """All connections with their requests, in the order in which the replies are received."""
+        answered = [(connection, request) for connection, request, _ in self.answered]
+        return [*answered, (self.connection, self.frame), *self.following]
+
+    def advance(self, reply: bytes) -> None:
+        """Keep a reply, and make the first connection of `following` the next one."""
+        self.answered += ((self.connection, self.frame, reply),)
+        (self.connection, self.frame), *rest = self.following
+        self.following = tuple(rest)
 
     def give_up(self) -> None:
-        """Abandon the reply."""
+        """Abandon the replies."""
+        for connection, _, reply in self.answered:
+            connection.stream.give_back(reply)  # it may have opened a cursor
+            connection.abandon()
         self.connection.abandon()
+        for connection, _ in self.following:
+            connection.abandon()
 
 
 def response_body(frame: bytes) -> bytes:
@@ -314,33 +349,34 @@ def decode_reply(frame: bytes) -> dict[str, Any]:
     return decode_exactly(response_body(frame))
 
 
-async def _connect(address: str) -> socket.socket | TlsSocket:
+async def _connect(transport: Transport, address: str) -> socket.socket | TlsSocket:
     """Connect a non-blocking socket: a local one if there is one, else to the first address that accepts."""
+    tls, shows_certificate = transport.tls, transport.cluster_auth.sends_certificate
     if address.startswith("/"):
-        is_secured = CLUSTER_AUTH.sends_certificate or address in TLS.settings.secured_sockets
-        return await _connect_locally(address, is_secured=is_secured)
-    local_path = LOCAL_SOCKETS.path_of(address)
+        is_secured = shows_certificate or address in tls.settings.secured_sockets
+        return await _connect_locally(tls, address, is_secured=is_secured)
+    local_path = transport.local_sockets.path_of(address)
     if local_path is not None:
         with suppress(OSError):  # left over from a daemon that was killed
-            return await _connect_locally(local_path, is_secured=CLUSTER_AUTH.sends_certificate)
+            return await _connect_locally(tls, local_path, is_secured=shows_certificate)
     host, _, port = address.rpartition(":")
     failure: OSError = OSError(f"no address for {host}")
     host = host.strip("[]")
     for family, _, _, _, target in await _resolve(host, port):
         try:
             connected = await _connect_socket(family, target)
-            return connected if TLS.dialing is None else await dial_handshake(connected, TLS.dialing, host)
+            return connected if tls.dialing is None else await dial_handshake(connected, tls.dialing, host)
         except OSError as error:
             failure = error
     raise failure
 
 
-async def _connect_locally(path: str, *, is_secured: bool) -> socket.socket | TlsSocket:
+async def _connect_locally(tls: ProcessTls, path: str, *, is_secured: bool) -> socket.socket | TlsSocket:
     """Connect through a UNIX socket; with TLS if a certificate has to be shown there."""
     local = _connect_unix_socket(path)
-    if not is_secured or TLS.dialing_locally is None:
+    if not is_secured or tls.dialing_locally is None:
         return local
-    return await dial_handshake(local, TLS.dialing_locally, None)
+    return await dial_handshake(local, tls.dialing_locally, None)
 
 
 async def _resolve(host: str, port: str) -> Sequence[tuple[Any, Any, Any, Any, Any]]:

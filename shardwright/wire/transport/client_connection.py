@@ -9,13 +9,14 @@ import trio
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import is_string
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
-from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
+from shardwright.wire.transport.reactor import RequestLoop, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import UnreadReplies
 from shardwright.wire.transport.stream import FrameStream
 
 if TYPE_CHECKING:
     from shardwright.wire.request import Request
-    from shardwright.wire.tls.subject_names import Subject
+    from shardwright.wire.tls import Subject
+    from shardwright.wire.trace_context import TraceContext
     from shardwright.wire.transport.client import Begun
 
 
@@ -57,6 +58,7 @@ class ClientConnection:
             without compression or checksum, so that the handler may also write it to the stream itself.
         is_finished: whether the running request is the last one to be read.
         unanswered: the request in progress, if its client waits for a reply.
+        unread_replies: counts the bytes that this client and others have not read.
         unsent: the rest of a reply that the next step of the loop sends.
         lane: serves recognised requests; None if the daemon has no passages.
         interruption: the error with which the running operation was interrupted.
@@ -66,6 +68,7 @@ class ClientConnection:
         reserved_bytes: memory reserved for long replies to the running request (`wire.transport.reservations`).
         state: the handler's own state for this connection.
         login: the handler's own record of the logged-in users.
+        trace: the recorded span of the running operation; None unless it is traced.
     """
 
     __slots__ = (
@@ -94,14 +97,17 @@ class ClientConnection:
         "state",
         "stream",
         "tls_version",
+        "trace",
         "unanswered",
+        "unread_replies",
         "unsent",
     )
 
-    def __init__(self, stream: FrameStream, peer: str) -> None:
+    def __init__(self, stream: FrameStream, peer: str, unread_replies: UnreadReplies) -> None:
         self.id = next(_connection_ids)
         self.stream = stream
         self.peer = peer
+        self.unread_replies = unread_replies
         self.certificate_subject: Subject | None = None
         self.tls_version: str | None = None
         self.metadata: dict[str, Any] | None = None
@@ -126,6 +132,7 @@ class ClientConnection:
         self.permit: bytes | None = b""
         self.state: Any = None
         self.login: Any = None
+        self.trace: TraceContext | None = None
 
     @property
     def peer_address(self) -> tuple[str, int] | None:
@@ -187,9 +194,9 @@ class ClientConnection:
         """
         rest = self.stream.send_now(frame)
         if rest is not None:
-            await UNREAD_REPLIES.send(self.stream, rest, self)
+            await self.unread_replies.send(self.stream, rest, self)
         elif self.reserved_bytes:
-            UNREAD_REPLIES.reservations.release(self)
+            self.unread_replies.reservations.release(self)
 
 
 class Deadlines:

@@ -16,13 +16,16 @@ from bson.binary import Binary
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import ScramKeys
-from shardwright.wire.scram.messages import ScramError, ServerFirst
-from shardwright.wire.scram.system_user import SYSTEM_DATABASE, SYSTEM_MECHANISM, SYSTEM_USER
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode
-from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.scram import (
+    SYSTEM_DATABASE,
+    SYSTEM_MECHANISM,
+    SYSTEM_USER,
+    ClientConversation,
+    ScramError,
+    ScramKeys,
+    ServerFirst,
+)
+from shardwright.wire.tls import ProcessTls, Subject, TlsConfigurationError, TlsMode
 
 _ILLEGAL_TRANSITION: Final = 5579202
 
@@ -86,15 +89,11 @@ RunCommand: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, A
 
 
 class ClusterKeys:
-    """The keys of this process in the order of use, empty until `use` is called, once, at startup."""
+    """The keys of a process in the order of use; none without access control."""
 
-    def __init__(self) -> None:
-        self.keys: tuple[bytes, ...] = ()
-        self._derived: dict[tuple[bytes, bytes, int], ScramKeys] = {}
-
-    def use(self, keys: Sequence[str]) -> None:
-        """Set the keys for future log-ins."""
+    def __init__(self, keys: Sequence[str] = ()) -> None:
         self.keys = tuple(key.encode() for key in keys)
+        self._derived: dict[tuple[bytes, bytes, int], ScramKeys] = {}
 
     async def log_in(self, run: RunCommand) -> None:
         """Log in on a connection, if there are keys. The server's messages are not trusted before it is verified.
@@ -156,17 +155,27 @@ WITH_CERTIFICATE: Final = "MONGODB-X509"
 
 
 class ClusterAuth:
-    """Cluster authentication of a process; off until `use` is called, once, at startup.
+    """Cluster authentication of a process. It is on if a mode or keys are given; without a mode, the keys imply it.
+
+    Raises TlsConfigurationError if the mode needs other options, with a mongod's text where a mongod refuses it too.
 
     Attributes:
         mode: the proofs sent and accepted; None without access control.
         secret: a secret of the cluster: the key, or without one a digest of the private key of this process.
     """
 
-    def __init__(self) -> None:
-        self.keys = ClusterKeys()
-        self.mode: ClusterAuthMode | None = None
+    def __init__(self, tls: ProcessTls, mode: ClusterAuthMode | None = None, keys: Sequence[str] = ()) -> None:
+        self._tls = tls
+        if mode is not None:
+            _check_at_start(tls, mode, has_keys=bool(keys))
+        self.keys = ClusterKeys(keys)
+        self.mode = mode or (ClusterAuthMode.KEY_FILE if keys else None)
         self.secret = b""
+        if keys:
+            self.secret = self.keys.keys[0]
+        elif mode is not None:
+            assert tls.settings.certificate_key_file is not None, "checked above"
+            self.secret = hashlib.sha256(tls.settings.certificate_key_file.read_bytes()).digest()
 
     @property
     def is_on(self) -> bool:
@@ -193,21 +202,9 @@ class ClusterAuth:
         """Whether a key authenticates a client."""
         return self.mode is not None and self.mode.accepts_key
 
-    def use(self, mode: ClusterAuthMode | None, keys: tuple[str, ...]) -> None:
-        """Enable access control, if a mode or keys are given. `TLS` has to be in use already.
-
-        Without a mode, the keys imply it. Raises TlsConfigurationError if the mode needs other options, with a mongod's
-        text where a mongod refuses it too.
-        """
-        self.keys.use(keys)
-        if mode is not None:
-            _check_at_start(mode, has_keys=bool(keys))
-        self.mode = mode or (ClusterAuthMode.KEY_FILE if keys else None)
-        if keys:
-            self.secret = self.keys.keys[0]
-        elif mode is not None:
-            assert TLS.settings.certificate_key_file is not None, "checked above"
-            self.secret = hashlib.sha256(TLS.settings.certificate_key_file.read_bytes()).digest()
+    def is_member(self, subject: Subject | None) -> bool:
+        """Whether a verified certificate belongs to a member of the cluster."""
+        return self._tls.is_member(subject)
 
     def change_mode(self, name: object) -> None:
         """Change to the next mode, for future log-ins.
@@ -222,12 +219,12 @@ class ClusterAuth:
     def check_ability(self, name: object) -> None:
         """Raise BadValue for a mode for which this process lacks TLS or a certificate."""
         mode_named(name)
-        if TLS.dialing is None:
+        if self._tls.dialing is None:
             raise CommandError(
                 ErrorCode.BadValue,
                 "Illegal state transition for clusterAuthMode, need to enable SSL for outgoing connections",
             )
-        reason = _why_no_member() if self.is_on else None
+        reason = _why_no_member(self._tls) if self.is_on else None
         if reason is not None:
             raise CommandError(ErrorCode.BadValue, reason)
 
@@ -249,35 +246,31 @@ class ClusterAuth:
         if not self.sends_certificate:
             await self.keys.log_in(run)
             return
-        if not TLS.is_member(server):
+        if not self.is_member(server):
             raise CommandError(
                 ErrorCode.AuthenticationFailed, "the server's certificate does not belong to a member of the cluster"
             )
         await run(EXTERNAL_DATABASE, {"authenticate": 1, "mechanism": WITH_CERTIFICATE})
 
 
-def _check_at_start(mode: ClusterAuthMode, *, has_keys: bool) -> None:
+def _check_at_start(tls: ProcessTls, mode: ClusterAuthMode, *, has_keys: bool) -> None:
     if mode.accepts_key and not has_keys:
         raise TlsConfigurationError("Unable to acquire security key[s]")
     if not mode.accepts_certificate:
         return
-    if TLS.settings.mode is TlsMode.DISABLED:
+    if tls.settings.mode is TlsMode.DISABLED:
         raise TlsConfigurationError("need to enable TLS via the tlsMode flag")
-    if mode.sends_certificate and not TLS.settings.mode.dials_tls:
+    if mode.sends_certificate and not tls.settings.mode.dials_tls:
         raise TlsConfigurationError("cannot have x.509 cluster authentication in allowTLS mode")
-    reason = _why_no_member()
+    reason = _why_no_member(tls)
     if reason is not None:
         raise TlsConfigurationError(reason)
 
 
-def _why_no_member() -> str | None:
+def _why_no_member(tls: ProcessTls) -> str | None:
     """Explain why members cannot recognise each other by their certificates; None if they can."""
-    if TLS.settings.allows_invalid_certificates or TLS.settings.ca_file is None:
+    if tls.settings.allows_invalid_certificates or tls.settings.ca_file is None:
         return "x.509 cluster authentication needs certificates that are checked"
-    if not TLS.organization:
+    if not tls.organization:
         return "Cluster member DN's must contain at least one O, OU, or DC component"
     return None
-
-
-CLUSTER_AUTH: Final = ClusterAuth()
-"""Shared by all connections of the process."""

@@ -2,7 +2,8 @@
 
 Most of the cost of a short operation is the coroutine that receives it, and the ones that it awaits. So while a
 connection waits for its next request, its socket wakes the lane rather than the request loop. If the daemon's passages
-recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the reply.
+recognise the frame, the lane posts the request to the next server, waits for its socket, and posts the reply. An
+operation may have requests to several servers, whose replies are received one after the other.
 
 Everything else wakes the request loop: an unknown frame, part of a frame, an unusual reply, an error, a deadline, a
 disconnect, a shutdown. The loop then continues on the ordinary path, from a frame that was given back to its stream or
@@ -22,8 +23,7 @@ from typing import Protocol
 from shardwright.wire.frames import HEADER_BYTES
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.request_loop import may_run_in_reactor, until_resumed
+from shardwright.wire.transport.reactor import REACTOR, may_run_in_reactor, until_resumed
 from shardwright.wire.transport.stream import READ_BYTES, FrameStream
 
 
@@ -34,12 +34,12 @@ class Passages(Protocol):
         """Begin an operation whose frame is recognised.
 
         Returns:
-            The operation, with a connection that `is_quiet`, on which the caller sends its request; None if the
+            The operation, with connections that are all quiet, on which the caller sends its requests; None if the
             ordinary path has to serve it, in which case nothing was changed.
         """
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
-        """End an operation with the reply of the next server.
+        """End an operation with its last reply; the earlier ones are in `Begun.answered`.
 
         Returns:
             The reply to the client; None if the ordinary path has to handle it, in which case nothing was changed.
@@ -129,6 +129,8 @@ class ExpressLane:
                 client.is_busy = True
                 self._frame, self._begun = frame, begun
                 begun.connection.stream.io.post(begun.frame, self.resume)
+                for connection, request in begun.following:
+                    connection.stream.io.post(request)
                 return True
         _give_back(stream, frame)
         return False
@@ -143,6 +145,10 @@ class ExpressLane:
             and reply[8:12] == begun.frame[4:8]
             and not (stream.io.has_news or client_io.has_news or client.is_finished)
         ):
+            if begun.following:
+                begun.advance(reply)
+                self._await_reply(begun.connection.stream)
+                return True
             answer = self._passages.finish(client, begun, reply)
             if answer is not None:
                 self._begun = None
@@ -151,6 +157,13 @@ class ExpressLane:
                 return True
         _give_back(stream, reply)
         return False
+
+    def _await_reply(self, stream: FrameStream) -> None:
+        """Receive the next of several replies, at once if it may have arrived."""
+        if stream.io.take_news():
+            self.resume()
+        else:
+            stream.io.resume_on_news(self.resume)
 
     def close(self) -> None:
         """Abandon an operation that has begun, because the connection is closed."""

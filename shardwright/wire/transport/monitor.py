@@ -1,4 +1,4 @@
-"""Monitoring the members of a replica set with hello: the sockets and timers around `wire.discovery`.
+"""Monitoring the members of a replica set with hello: the sockets and timers around `wire.topology`.
 
 Each known member is sent an awaitable hello, which it answers as soon as its state changes. So a step-up is noticed at
 once, and an idle set costs next to nothing.
@@ -10,22 +10,51 @@ requests may then succeed elsewhere. If the member remains silent it is lost, an
 hello keeps a process that was itself paused from counting its peers as lost.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any, Final
 
 import trio
 
-from shardwright.wire.discovery.application_errors import ApplicationError, Failure, after_application_error
-from shardwright.wire.discovery.selection import in_latency_window, least_busy_of_two, suitable_servers
-from shardwright.wire.discovery.server import Server, ServerType, smoothed_round_trip
-from shardwright.wire.discovery.topology import Topology
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.read_preference import (
+    PRIMARY,
+    ReadPreference,
+    in_latency_window,
+    least_busy_of_two,
+    suitable_servers,
+)
+from shardwright.wire.topology import (
+    ApplicationError,
+    Failure,
+    Server,
+    ServerType,
+    Topology,
+    after_application_error,
+    smoothed_round_trip,
+)
 from shardwright.wire.transport.client import Connection
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.timeouts import TIMEOUTS, hello_within
+from shardwright.wire.transport.pool import ConnectionPools
+
+_OVERSLEPT_SECONDS: Final = 1.0
+"""Delay beyond which a timeout proves nothing: this process was paused, and the answer may be waiting."""
+
+
+class HelloTimeoutError(BackendError):
+    """A host that did not answer a hello in time; it counts as silent only if this process was not paused."""
+
+
+@contextmanager
+def hello_within(address: str, seconds: float) -> Iterator[None]:
+    """Limit the time for a hello in the block; raise HelloTimeoutError beyond it."""
+    with trio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        is_silent = trio.current_time() - scope.deadline < _OVERSLEPT_SECONDS
+        raise HelloTimeoutError(address, "did not answer a hello in time", sent=True, is_silent=is_silent)
+
 
 logger = get_logger("wire.monitor")
 
@@ -67,6 +96,7 @@ class ReplicaSetMonitor:
         self._seeds = tuple(self.topology.servers)
         self._handshake = handshake
         self._pools = pools
+        self._timeouts = pools.transport.timeouts
         self._changed = trio.Event()
         self._tasks: dict[str, trio.CancelScope] = {}
         self._check_now: dict[str, trio.Event] = {}
@@ -83,6 +113,10 @@ class ReplicaSetMonitor:
     def connection_string(self) -> str:
         """``set/host:port,host:port`` with the currently known members, in a stable order."""
         return f"{self.set_name}/{','.join(sorted(self.members))}"
+
+    def description(self) -> dict[str, Any]:
+        """Return the set as ``connPoolStats`` shows it."""
+        return {"hosts": [_description(server) for _, server in sorted(self.members.items())]}
 
     def may_be_at(self, addresses: Iterable[str]) -> bool:
         """Whether another process's addresses can belong to this set.
@@ -148,7 +182,7 @@ class ReplicaSetMonitor:
     async def wait_replaced(self, address: str) -> None:
         """Wait until another member is primary, or there has been none for `Timeouts.selection_seconds`."""
         while True:
-            with trio.move_on_after(TIMEOUTS.selection_seconds):
+            with trio.move_on_after(self._timeouts.selection_seconds):
                 await self.wait_for_primary()
             if self.primary != address:
                 return
@@ -226,18 +260,18 @@ class ReplicaSetMonitor:
     async def _ask_repeatedly(self, address: str) -> None:
         started = trio.current_time()
         is_doubtful = self._contacts.get(address) is _Contact.DOUBTFUL
-        with hello_within(address, TIMEOUTS.recheck_seconds if is_doubtful else TIMEOUTS.hello_seconds):
-            connection = await Connection.open(address, handshake=self._handshake())
+        with hello_within(address, self._timeouts.recheck_seconds if is_doubtful else self._timeouts.hello_seconds):
+            connection = await Connection.open(self._pools.transport, address, handshake=self._handshake())
         try:
             self._on_hello(address, connection.hello, trio.current_time() - started)
             while True:
                 command: dict[str, Any] = {"hello": 1}
                 version = connection.hello.get("topologyVersion")
                 if version is not None:
-                    command |= {"topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
+                    command |= {"topologyVersion": version, "maxAwaitTimeMS": self._timeouts.await_ms}
                 else:
                     await trio.sleep(_RETRY_SECONDS)  # a member that cannot be waited on is polled
-                with hello_within(address, TIMEOUTS.hello_seconds):
+                with hello_within(address, self._timeouts.hello_seconds):
                     connection.hello = await connection.command("admin", command)
                 self._on_hello(address, connection.hello, None)
         finally:
@@ -303,3 +337,18 @@ def _application_error(address: str, error: BackendError | CommandError | Remote
         version = error.extra.get("topologyVersion")
         return ApplicationError(address, Failure.COMMAND, code=error.code, topology_version=version)
     return ApplicationError(address, Failure.NETWORK)
+
+
+_ANSWERING: Final = (ServerType.PRIMARY, ServerType.SECONDARY, ServerType.ARBITER, ServerType.OTHER)
+
+
+def _description(server: Server) -> dict[str, Any]:
+    return {
+        "addr": server.address,
+        "ok": server.type in _ANSWERING,
+        "ismaster": server.type is ServerType.PRIMARY,
+        "hidden": False,
+        "secondary": server.type is ServerType.SECONDARY,
+        "pingTimeMillis": int((server.round_trip_seconds or 0) * 1000),
+        **({"tags": dict(server.tags)} if server.tags else {}),
+    }

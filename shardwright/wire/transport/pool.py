@@ -1,103 +1,30 @@
-"""A pool of connections to one remote host.
+"""Pools of connections to other hosts: one for each host, and the task that maintains them.
 
 Plain functions decide about a connection; only opening one and waiting for one are asynchronous. The connection
 returned last is lent first, so that superfluous ones become idle and are closed.
-
-A cancelled request leaves an abandoned connection, which is only half-closed. A mongod then ends the operation as if
-its client had disconnected, but it still sends the reply. So a cursor that was opened in that instant is identified and
-killed, rather than left to time out after ten minutes.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import bson
 import trio
-from bson.int64 import Int64
 
-from shardwright.wire.cursor_batch import RawBatch
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, RemoteProtocolError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import InvalidBSONError
 from shardwright.wire.transport.client import Connection, decode_reply
-from shardwright.wire.transport.disconnects import DisconnectWatcher
-from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.disconnects import AbandonedRequests, DisconnectWatcher
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import Relay
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.transport import Transport
 
-logger = get_logger("wire.abandoned")
+logger = get_logger("wire.pools")
 
-_REPLY_SECONDS_MAX: Final = 60.0
-"""Time limit for the reply: operations that a mongod does not end when the client disconnects may take any time."""
-
-_KILL_SECONDS_MAX: Final = 60.0
-
-RunCommand = Callable[[str, Mapping[str, Any]], Awaitable[object]]
-"""Runs a command on a database of the host."""
-
-
-class AbandonedRequests:
-    """Receiver of the replies to abandoned requests. Without `run`, their connections are closed at once."""
-
-    def __init__(self) -> None:
-        self._to_end, self._ending = trio.open_memory_channel[tuple[FrameStream, RunCommand]](float("inf"))
-        self._is_running = False
-
-    async def run(self) -> None:
-        """Receive replies until cancelled."""
-        self._is_running = True
-        try:
-            async with trio.open_nursery() as nursery:
-                async for stream, run_command in self._ending:
-                    nursery.start_soon(_end, stream, run_command)
-        finally:
-            self._is_running = False
-            while self._ending.statistics().current_buffer_used:
-                self._ending.receive_nowait()[0].close()
-
-    def end(self, stream: FrameStream, run_command: RunCommand) -> None:
-        """End a request that was sent on ``stream``, before any part of its reply was read, and close the stream.
-
-        ``run_command`` runs a command on another connection to the same host.
-        """
-        if self._is_running and stream.half_close():
-            self._to_end.send_nowait((stream, run_command))
-        else:
-            stream.close()
-
-
-async def _end(stream: FrameStream, run_command: RunCommand) -> None:
-    """Receive the reply, and kill the cursor that it names; if that fails, the cursor times out there."""
-    try:
-        reply = None
-        with trio.move_on_after(_REPLY_SECONDS_MAX):
-            reply = await stream.receive()
-        if reply is not None:
-            await _kill_cursor_of(reply, run_command)
-    except (OSError, RemoteProtocolError, InvalidBSONError) as error:
-        logger.debug("Could not read the reply to an abandoned request", error=str(error))
-    finally:
-        stream.close()
-
-
-async def _kill_cursor_of(reply: bytes, run_command: RunCommand) -> None:
-    try:
-        batch = RawBatch(reply)
-    except CommandError:
-        return  # it did not open a cursor
-    if not batch.cursor_id:
-        return
-    db, _, collection = batch.namespace.partition(".")
-    try:
-        with trio.fail_after(_KILL_SECONDS_MAX):
-            await run_command(db, {"killCursors": collection, "cursors": [Int64(batch.cursor_id)]})
-    except (BackendError, CommandError, trio.TooSlowError) as error:
-        reason = str(error) or "timeout"
-        logger.info("Could not kill a cursor", namespace=batch.namespace, error=reason)
-
+_REAP_INTERVAL_SECONDS: Final = 10.0
 
 IDLE_SECONDS_MAX: Final = 300.0
 """Default idle time of a connection, as mongod's ``ShardingTaskExecutorPoolHostTimeoutMS``."""
@@ -143,6 +70,7 @@ class Pool:
 
     def __init__(
         self,
+        transport: Transport,
         address: str,
         handshake: Callable[[], Mapping[str, Any]],
         watcher: DisconnectWatcher,
@@ -151,6 +79,7 @@ class Pool:
     ) -> None:
         self.address = address
         self._reaped = self.last_used = trio.current_time()
+        self._transport = transport
         self._handshake = handshake
         self._watcher = watcher
         self._abandoned = abandoned
@@ -345,7 +274,7 @@ class Pool:
             with trio.CancelScope() as scope:
                 self._openings.add(scope)
                 try:
-                    connection = await Connection.open(self.address, handshake=self._handshake())
+                    connection = await Connection.open(self._transport, self.address, handshake=self._handshake())
                 finally:
                     self._openings.discard(scope)
                 if not self._silence:
@@ -418,3 +347,100 @@ class Asked:
         for source in self._sources:
             source.remove_reader(self._connection)
         self._pool.give_back(self._connection)
+
+
+class ConnectionPools:
+    """The pools of a daemon by address. `run` must be running while they are used.
+
+    ``followers`` are pools to the same hosts with another handshake; `break_off` and `resume` apply to them too.
+
+    Attributes:
+        transport: the transport of their connections.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        handshake: Callable[[], Mapping[str, Any]],
+        options: PoolOptions | None = None,
+        followers: Sequence["ConnectionPools"] = (),
+    ) -> None:
+        self.transport = transport
+        self._handshake = handshake
+        self._options = options or PoolOptions()
+        self._watcher = DisconnectWatcher()
+        self._abandoned = AbandonedRequests()
+        self._pools: dict[str, Pool] = {}
+        self._followers = followers
+
+    def __getitem__(self, address: str) -> Pool:
+        """Return the pool of a host, created on first use."""
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = Pool(
+                self.transport, address, self._handshake, self._watcher, self._abandoned, self._options
+            )
+        return pool
+
+    def statistics(self) -> dict[str, PoolStatistics]:
+        """Return the current numbers by address."""
+        return {address: pool.statistics() for address, pool in self._pools.items()}
+
+    def in_use(self, address: str) -> int:
+        """Return the number of borrowed connections to a host, which equals its operations in progress."""
+        pool = self._pools.get(address)
+        return 0 if pool is None else pool.in_use
+
+    def close_idle(self, address: str) -> None:
+        """Close the idle connections to a host that has restarted or is gone."""
+        for pool in self._open_pools(address):
+            pool.close_idle()
+
+    def break_off(self, address: str, reason: str) -> None:
+        """Fail all requests to a host until `resume`, see `Pool.break_off`."""
+        for pools in (self, *self._followers):
+            pools[address].break_off(reason)
+
+    def resume(self, address: str) -> None:
+        """Send requests to a host again, because it has answered or is not monitored any more."""
+        for pool in self._open_pools(address):
+            pool.resume()
+
+    async def run(self) -> None:
+        """Handle disconnects and abandoned requests, reap idle connections; on cancellation, close the pools."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watcher.run)
+                nursery.start_soon(self._abandoned.run)
+                while True:
+                    await trio.sleep(_REAP_INTERVAL_SECONDS)
+                    self._reap(trio.current_time())
+                    for pool in self._pools.values():
+                        nursery.start_soon(_fill, pool)
+        finally:
+            for pool in self._pools.values():
+                pool.close()
+
+    def _open_pools(self, address: str) -> Iterator[Pool]:
+        for pools in (self, *self._followers):
+            pool = pools._pools.get(address)
+            if pool is not None:
+                yield pool
+
+    def _reap(self, now: float) -> None:
+        for address, pool in list(self._pools.items()):
+            pool.reap(now)
+            numbers = pool.statistics()
+            unused_seconds = now - pool.last_used
+            is_needed = numbers.in_use or numbers.waiting or pool.has_readers
+            if not is_needed and unused_seconds > self._options.idle_seconds_max:
+                pool.close()
+                del self._pools[address]
+
+
+async def _fill(pool: Pool) -> None:
+    try:
+        await pool.fill()
+    except (BackendError, RemoteProtocolError) as error:
+        # The host is down: operations that need it get the error, and a later round fills the pool.
+        logger.debug("Could not fill a pool", remote=pool.address, error=str(error))

@@ -17,10 +17,8 @@ from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPre
 from shardwright.wire.transport.client import Connection, decode_reply
 from shardwright.wire.transport.cursor import RawCursor
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pool import Asked
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.pool import Asked, ConnectionPools
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 Result = TypeVar("Result")
 Sink = TypeVar("Sink", bound=DocumentSink)
@@ -43,6 +41,7 @@ class ReplicaSetClient:
     def __init__(self, monitor: ReplicaSetMonitor, pools: ConnectionPools) -> None:
         self.monitor = monitor
         self._pools = pools
+        self._timeouts = pools.transport.timeouts
 
     @property
     def set_name(self) -> str:
@@ -59,7 +58,7 @@ class ReplicaSetClient:
         if address is not None:
             return address
         await in_own_task()
-        with trio.move_on_after(TIMEOUTS.selection_seconds):
+        with trio.move_on_after(self._timeouts.selection_seconds):
             return await self.monitor.wait_for_member(preference)
         raise CommandError(
             ErrorCode.FailedToSatisfyReadPreference,

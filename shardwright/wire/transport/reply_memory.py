@@ -1,7 +1,7 @@
 """Replies that clients have not read, and the limits on their memory, in total and for one client.
 
 A reply that does not fit into the client's socket waits here. A reply that is only forwarded waits at its source
-instead: nothing more of it is read (`wire.transport.relay`). The exception is a reply that has held a connection for
+instead: nothing more of it is read (`Relay`). The exception is a reply that has held a connection for
 too long. Replies that are received whole first wait for room (`wire.transport.reservations`).
 
 A `Holding` is memory held for a client between two requests: batches that a cursor has received and not yet returned.
@@ -13,11 +13,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import Receiver, ReceivingClient, Reservations, UnreadBounds, UnreadTotal
 
 
@@ -262,5 +262,91 @@ class UnreadReplies(UnreadTotal):
             self.change_total(change)
 
 
-UNREAD_REPLIES: Final = UnreadReplies(UnreadBounds())
-"""The unread replies of this process."""
+class RelayedClient(Protocol):
+    """The client that gets a forwarded reply (`wire.transport.client_connection.ClientConnection`)."""
+
+    @property
+    def stream(self) -> Receiver:
+        """The stream for its replies."""
+
+    @property
+    def unread_replies(self) -> UnreadReplies:
+        """Counts the bytes that it has not read."""
+
+
+class Relay:
+    """Forwarder of a reply to a client; subclasses change its beginning and end.
+
+    ``is_receiver_gone`` tells whether the receiver's connection broke, rather than the sender's.
+    """
+
+    def __init__(self, client: RelayedClient) -> None:
+        self.client = client
+        self.receiver = client.stream
+        self.has_begun = False
+        self.is_receiver_gone = False
+        self._patient_until: float | None = None
+
+    @may_run_in_reactor
+    async def send(self, piece: bytes | memoryview) -> memoryview | None:
+        """Forward a piece; return the part that the receiver has not accepted within `patience_seconds`, or None.
+
+        Raises OSError if the receiver's connection broke.
+        """
+        try:
+            rest = self.receiver.send_now(piece)
+            if rest is None:
+                return None
+            await in_own_task()
+            started = trio.current_time()
+            if self._patient_until is None:
+                self._patient_until = started + self.relay_seconds
+            while rest:
+                with trio.move_on_at(min(started + self.patience_seconds, self._patient_until)):
+                    rest = await self.receiver.send_some(rest)
+                    continue
+                return rest
+        except OSError:
+            self.is_receiver_gone = True
+            raise
+        return None
+
+    @property
+    def patience_seconds(self) -> float:
+        """Time limit for one piece while the receiver holds up the connection of the reply."""
+        return math.inf
+
+    @property
+    def relay_seconds(self) -> float:
+        """Time limit for the whole reply, counted from the first wait for the receiver."""
+        return math.inf
+
+    @contextmanager
+    def room_for(self, size: int) -> Iterator[None]:
+        """Count the rest of a reply, which is received in the block so that its connection becomes free for others.
+
+        Raises SlowClientError if the rest would use too much memory.
+        """
+        unread_replies = self.client.unread_replies
+        if not unread_replies.has_room_for(size):
+            self.is_receiver_gone = True
+            raise unread_replies.too_slow()
+        with unread_replies.reserved(size):
+            yield
+
+    def leave(self, rest: memoryview | None) -> None:
+        """Leave the rest of the reply to the task that serves the receiver."""
+        self.receiver.backlog = rest
+
+    def begin(self, beginning: bytes) -> tuple[bytes, int] | None:
+        """Examine the first bytes of a long frame, at least its header.
+
+        Returns:
+            Their replacement, of the same length, and the number of the frame's last bytes that are passed to `end`;
+            None if the frame should be received whole and not forwarded.
+        """
+        return beginning, 0
+
+    def end(self, rest: bytes) -> bytes:
+        """Return the replacement of the last bytes, of the same length."""
+        return rest

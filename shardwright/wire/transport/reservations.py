@@ -24,7 +24,7 @@ import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 
 class Receiver(Protocol):

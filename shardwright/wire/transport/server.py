@@ -1,7 +1,7 @@
 """The server side: accepts connections, reads one request at a time on each, and lets a handler answer it.
 
-Common to all daemons: the limit of connections, detection of disconnects, and orderly shutdown. `Answers` handles the
-kinds of messages, and the handler implements the commands.
+Common to all daemons: the limit of connections, detection of disconnects, errors that end one connection, and orderly
+shutdown. `Answers` handles the kinds of messages, and the handler implements the commands.
 
 The kernel counts the bytes exchanged with clients. The server reads the counters of each socket on demand, and before
 it closes the socket (tcp(7), ``TCP_INFO``).
@@ -22,15 +22,16 @@ from trio.lowlevel import wait_readable
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.accepting import Arrivals, RefusalLog, needs_greeting
+from shardwright.wire.transport.accepting import Arrivals, RefusalLog
 from shardwright.wire.transport.answers import Answers, Handler
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
 from shardwright.wire.transport.express_lane import ExpressLane, Passages
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, SlowClientError
-from shardwright.wire.transport.request_loop import RequestLoop, may_run_in_reactor
+from shardwright.wire.transport.reactor import RequestLoop, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import SlowClientError
 from shardwright.wire.transport.reservations import SERVED_CLIENT
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.transport import Transport
 from shardwright.wire.transport.unauthenticated_clients import Newcomers
 
 _COUNTERS: Final = Struct("=128xQ64xQ")
@@ -81,6 +82,7 @@ class Server:
     """Server of clients on listening sockets, until cancelled.
 
     Attributes:
+        transport: the transport of its connections.
         protocol_errors: connections closed because of malformed input, such as a frame of an impossible length.
         handshakes_failed: connections closed because TLS was refused, missing, broken or too slow.
         tls_versions: connections by their version of TLS, without those that do not use it.
@@ -90,6 +92,7 @@ class Server:
 
     def __init__(
         self,
+        transport: Transport,
         handler: Handler,
         *,
         connections_max: int = CONNECTIONS_MAX,
@@ -97,6 +100,8 @@ class Server:
         handshakes_max: int | None = None,
     ) -> None:
         self.passages: Passages | None = None
+        self.transport = transport
+        self._unread_replies = transport.unread_replies
         self._handler = handler
         self.answers = Answers(handler, newcomers)
         self.newcomers = newcomers
@@ -112,7 +117,7 @@ class Server:
         self.tls_versions: Counter[str] = Counter()
         self._past_traffic = Traffic()
         self._refusals = RefusalLog()
-        self._arrivals = Arrivals(handshakes_max, connections_max)
+        self._arrivals = Arrivals(transport, handshakes_max, connections_max)
         self.is_draining = False
         self.is_interrupting = False
 
@@ -199,7 +204,7 @@ class Server:
                 accepted.close()
                 continue
             self.connections_created += 1
-            if needs_greeting(accepted):
+            if self._arrivals.needs_greeting(accepted):
                 serve = partial(self._greet, accepted, peer, self._arrivals.add(accepted))
             else:
                 serve = partial(self._serve_accepted, accepted, peer)
@@ -214,7 +219,7 @@ class Server:
             accepted.close()
 
     async def _serve_accepted(self, accepted: socket.socket, peer: str) -> None:
-        await self._serve_client(ClientConnection(FrameStream(accepted), peer))
+        await self._serve_client(ClientConnection(FrameStream(accepted), peer, self._unread_replies))
 
     async def _greet(self, accepted: socket.socket, peer: str, scope: trio.CancelScope) -> None:
         """Shake hands with a client, and serve it."""
@@ -243,7 +248,7 @@ class Server:
             if self.newcomers is not None:
                 leaving.callback(self.newcomers.remove, client)
             leaving.callback(self.clients.discard, client)
-            leaving.callback(UNREAD_REPLIES.reservations.release, client)
+            leaving.callback(self._unread_replies.reservations.release, client)
             leaving.callback(client.stream.close)
             leaving.callback(self._unwatch, client)
             if self.passages is not None:
@@ -303,7 +308,7 @@ class Server:
         stream = client.stream
         if client.unsent is not None:
             unsent, client.unsent = client.unsent, None
-            await UNREAD_REPLIES.send(stream, unsent, client)
+            await self._unread_replies.send(stream, unsent, client)
             return self._may_continue(client)
         frame = await (stream.receive() if client.lane is None else client.lane.receive())
         if frame is None:
@@ -321,9 +326,9 @@ class Server:
                 # The interruption came too late. Here it would cancel this step in the middle of the reply.
                 client.interruption, client.unsent = None, rest
                 return True
-            await UNREAD_REPLIES.send(stream, rest, client)
+            await self._unread_replies.send(stream, rest, client)
         elif client.reserved_bytes:
-            UNREAD_REPLIES.reservations.release(client)
+            self._unread_replies.reservations.release(client)
         client.interruption = None
         return self._may_continue(client)
 

@@ -1,15 +1,18 @@
 """Whole frames over a non-blocking socket.
 
 A frame is written with one call and, if possible, read with one. A wait costs an iteration of the event loop, which is
-most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.reactor_socket`). A read
+most of the cost of a hop. Frames sent by request loops are written together (`wire.transport.sockets`). A read
 is attempted before waiting only within a frame. Between frames, where a daemon waits for a client's next request or a
 backend's reply, the attempt would nearly always fail and cost more than it saves.
+
+The kernel breaks the connection of a silent peer, see `TcpLimits`.
 """
 
 import select
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -17,12 +20,42 @@ from trio.lowlevel import wait_writable
 
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.frames import HEADER_BYTES, FrameReader, frame_length, is_whole_frame
-from shardwright.wire.transport.reactor_socket import ReactorSocket
-from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import Relay
 from shardwright.wire.transport.reservations import LONG_REPLY_BYTES
-from shardwright.wire.transport.timeouts import CLIENT_LIMITS, TcpLimits
-from shardwright.wire.transport.tls_socket import TlsSocket
+from shardwright.wire.transport.sockets import ReactorSocket, TlsSocket
+
+
+@dataclass(frozen=True)
+class TcpLimits:
+    """The kernel's timeouts for a silent peer, in seconds, see tcp(7).
+
+    Attributes:
+        idle: a connection without traffic for this long is probed.
+        interval: the time between two probes.
+        unanswered: the connection breaks if the peer has acknowledged neither a probe nor data for this long, or has
+            had no room for more data.
+    """
+
+    idle: int
+    interval: int
+    unanswered: int
+
+    def apply(self, connected: socket.socket) -> None:
+        """Set the timeouts on a TCP socket."""
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self.idle)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, self.interval)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, -(-self.unanswered // self.interval))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.unanswered * 1000)
+
+
+SERVER_LIMITS: Final = TcpLimits(idle=10, interval=5, unanswered=20)
+"""Timeouts for connections to servers, which always read."""
+
+CLIENT_LIMITS: Final = TcpLimits(idle=30, interval=10, unanswered=120)
+"""Timeouts for connections from clients, whose application may be busy and not read its replies for some time."""
+
 
 READ_BYTES: Final = 65_536
 """Read size between two frames."""

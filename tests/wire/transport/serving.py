@@ -12,10 +12,11 @@ from shardwright.wire.frames import FrameReader
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.request_loop import in_own_task
+from shardwright.wire.transport.reactor import REACTOR, in_own_task
 from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.transport import Transport
 from shardwright.wire.transport.unauthenticated_clients import Newcomers
+from tests.transports import new_transport
 
 Answer = Callable[[ClientConnection, Request], Awaitable[dict[str, Any] | None]]
 
@@ -106,6 +107,7 @@ def listen(port: int = 0) -> socket.socket:
 @asynccontextmanager
 async def serving(
     answer: Answer,
+    transport: Transport | None = None,
     *,
     connections_max: int = 100,
     port: int = 0,
@@ -114,7 +116,13 @@ async def serving(
 ) -> AsyncIterator[Serving]:
     """Run a server during the block."""
     handler = RecordingHandler(answer)
-    server = Server(handler, connections_max=connections_max, newcomers=newcomers, handshakes_max=handshakes_max)
+    server = Server(
+        transport or new_transport(),
+        handler,
+        connections_max=connections_max,
+        newcomers=newcomers,
+        handshakes_max=handshakes_max,
+    )
     listener = listen(port)
     port = listener.getsockname()[1]
     if starts_reactor:

@@ -12,8 +12,8 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.pool import Pool
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools, Pool
+from tests.transports import new_transport
 from tests.wire.transport.serving import serving
 
 CURSOR = {"cursor": {"firstBatch": [{"a": "x" * 100_000}], "id": Int64(7), "ns": "shop.c"}, "ok": 1.0}
@@ -87,7 +87,7 @@ WAYS = (cancel_exchange, cancel_receiving, give_up, give_up_at_once)
 
 async def run(server: Opener, scenario: Callable[[Pool], Awaitable[None]]) -> None:
     async with serving(server.answer) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(lambda: {"hello": 1, "$db": "admin"})
+        pools = ConnectionPools(new_transport(), lambda: {"hello": 1, "$db": "admin"})
         await nursery.start(started, pools)
         await scenario(pools[served.address])
         server.may_answer.set()
@@ -136,7 +136,7 @@ async def test_nothing_is_killed_if_no_cursor_is_open(reply: dict[str, Any]) -> 
 async def test_without_the_task_that_receives_replies_the_connection_is_closed() -> None:
     server = Opener(CURSOR)
     async with serving(server.answer) as served:
-        pools = ConnectionPools(lambda: {"hello": 1, "$db": "admin"})
+        pools = ConnectionPools(new_transport(), lambda: {"hello": 1, "$db": "admin"})
         await cancel_exchange(pools[served.address], server)
         server.may_answer.set()
         await served.handler.someone_left.wait()

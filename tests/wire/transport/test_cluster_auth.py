@@ -1,6 +1,5 @@
 """Modes in which the processes of a cluster recognise each other, and who counts as a member by a certificate."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ import trio
 
 from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.request import Request
-from shardwright.wire.tls.own_certificate import organization_in_name
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode, TlsSettings
+from shardwright.wire.tls import ProcessTls, TlsConfigurationError, TlsMode, TlsSettings, organization_in_name
 from shardwright.wire.transport.client import Connection, handshake_document
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuth, ClusterAuthMode
+from shardwright.wire.transport.cluster_auth import ClusterAuth, ClusterAuthMode
 from tests.certificates import Authority
+from tests.transports import new_transport
 from tests.wire.transport.serving import serving
 
 KEYS = ("a" * 60,)
@@ -24,17 +22,17 @@ NEED_TLS = "need to enable SSL for outgoing connections"
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Iterator[Authority]:
+def authority(tmp_path: Path) -> Authority:
     made = Authority(tmp_path)
     made.issue("server.pem", (*SERVERS, ("CN", "server")))
-    yield made
-    CLUSTER_AUTH.use(None, ())
-    TLS.use(TlsSettings())
+    return made
 
 
-def use_tls(authority: Authority, mode: TlsMode = TlsMode.REQUIRE, **changed: Any) -> None:  # noqa: ANN401 - settings
+def tls_of(authority: Authority, mode: TlsMode = TlsMode.REQUIRE, **changed: Any) -> ProcessTls:  # noqa: ANN401 - settings
     files = {"certificate_key_file": authority.path.with_name("server.pem"), "ca_file": authority.path}
-    TLS.use(TlsSettings(mode=mode, **{**files, **changed}))
+    if mode is TlsMode.DISABLED:
+        return ProcessTls()
+    return ProcessTls(TlsSettings(mode=mode, **{**files, **changed}))
 
 
 @pytest.mark.parametrize(
@@ -51,10 +49,8 @@ def test_a_start_without_what_the_mode_needs_is_refused(
     authority: Authority, mode: ClusterAuthMode, tls: TlsMode, keys: tuple[str, ...], reason: str
 ) -> None:
     """The words are those with which mongod 6.0.5 refuses the same."""
-    if tls is not TlsMode.DISABLED:
-        use_tls(authority, tls)
     with pytest.raises(TlsConfigurationError, match=reason):
-        ClusterAuth().use(mode, keys)
+        ClusterAuth(tls_of(authority, tls), mode, keys)
 
 
 @pytest.mark.parametrize("changed", [{"allows_invalid_certificates": True}, {"certificate_key_file": "nobody.pem"}])
@@ -62,15 +58,13 @@ def test_certificates_by_which_nobody_is_recognised_are_refused(authority: Autho
     authority.issue("nobody.pem", (("CN", "nobody"),))
     if "certificate_key_file" in changed:
         changed = {"certificate_key_file": authority.path.with_name("nobody.pem")}
-    use_tls(authority, **changed)
+    tls = tls_of(authority, **changed)
     with pytest.raises(TlsConfigurationError):
-        ClusterAuth().use(ClusterAuthMode.X509, ())
+        ClusterAuth(tls, ClusterAuthMode.X509)
 
 
 def test_the_mode_goes_one_step_forward_at_a_time(authority: Authority) -> None:
-    use_tls(authority)
-    auth = ClusterAuth()
-    auth.use(None, KEYS)
+    auth = ClusterAuth(tls_of(authority), keys=KEYS)
     for mode in ("sendKeyFile", "sendX509", "x509"):
         for wrong in {"keyFile", "sendKeyFile", "sendX509", "x509"} - {mode}:
             with pytest.raises(CommandError) as caught:
@@ -86,10 +80,7 @@ def test_the_mode_goes_one_step_forward_at_a_time(authority: Authority) -> None:
 
 @pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.ALLOW])
 def test_a_process_that_dials_plain_cannot_leave_its_mode(authority: Authority, mode: TlsMode) -> None:
-    if mode is not TlsMode.DISABLED:
-        use_tls(authority, mode)
-    auth = ClusterAuth()
-    auth.use(None, KEYS)
+    auth = ClusterAuth(tls_of(authority, mode), keys=KEYS)
     with pytest.raises(CommandError, match=NEED_TLS):
         auth.change_mode("sendKeyFile")
 
@@ -111,8 +102,8 @@ def test_members_are_told_by_their_organization(
 ) -> None:
     """The verdicts equal mongod 6.0.5's on such certificates."""
     long_names = {"O": "organizationName", "OU": "organizationalUnitName", "CN": "commonName"}
-    use_tls(authority, members_too=organization_in_name("O=new,OU=servers"))
-    assert TLS.is_member(tuple(((long_names[name], value),) for name, value in subject)) is is_member
+    tls = tls_of(authority, members_too=organization_in_name("O=new,OU=servers"))
+    assert tls.is_member(tuple(((long_names[name], value),) for name, value in subject)) is is_member
 
 
 @pytest.mark.parametrize("text", ["bad", "CN=somebody"])
@@ -133,20 +124,18 @@ def test_a_server_has_to_be_a_member_too(
         return {"ok": 1.0}
 
     async def main() -> None:
-        async with serving(answer) as served:
+        async with serving(answer, server) as served:
             address = served.address
             if is_trusted:
-                (await Connection.open(address, handshake=handshake_document("test"))).close()
+                (await Connection.open(transport, address, handshake=handshake_document("test"))).close()
             else:
                 with pytest.raises(ConnectFailedError, match="does not belong to a member of the cluster"):
-                    await Connection.open(address, handshake=handshake_document("test"))
+                    await Connection.open(transport, address, handshake=handshake_document("test"))
 
     authority.issue("server.pem", subject)
-    use_tls(authority)
-    accepting = TLS.accepting
+    server = new_transport(tls=tls_of(authority))
     authority.issue("server.pem", (*SERVERS, ("CN", "server")))
-    use_tls(authority)
-    CLUSTER_AUTH.use(ClusterAuthMode.X509, ())
-    TLS.accepting = accepting
+    tls = tls_of(authority)
+    transport = new_transport(tls=tls, cluster_auth=ClusterAuth(tls, ClusterAuthMode.X509))
     trio.run(main)
     assert received == (["hello", "authenticate"] if is_trusted else ["hello"])

@@ -13,8 +13,9 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import MORE_TO_COME, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection, Deadlines
-from shardwright.wire.transport.request_loop import in_own_task
+from shardwright.wire.transport.reactor import in_own_task
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 from tests.wire.transport.serving import Serving, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
@@ -167,7 +168,7 @@ async def test_nothing_is_kept_of_clients_that_are_forgotten() -> None:
     deadlines = Deadlines()
     near, far = socket.socketpair()
     with near, far:
-        client = ReferencedClient(FrameStream(near), "here")
+        client = ReferencedClient(FrameStream(near), "here", new_transport().unread_replies)
         kept = weakref.ref(client)
         deadlines.set(client, LONG_SECONDS)
         deadlines.clear(client)

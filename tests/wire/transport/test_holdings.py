@@ -7,8 +7,9 @@ from trio.testing import MockClock
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.message import op_msg
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, Holding, UnreadReplies
+from shardwright.wire.transport.reply_memory import Holding, UnreadReplies
 from shardwright.wire.transport.reservations import UnreadBounds
+from shardwright.wire.transport.transport import Transport
 from tests.wire.transport.test_reservations import FRAME_BYTES, PING, REPLY_BYTES, in_front_of_shard, read_whole
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ async def test_a_holding_that_alone_exceeds_the_limit_replaces_all_others() -> N
     assert (large.is_ended, next_one.is_ended) == (True, False)
 
 
-def test_a_reply_waits_for_room_occupied_by_idle_batches() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=2 * FRAME_BYTES, patience_seconds=1.0)
+def test_a_reply_waits_for_room_occupied_by_idle_batches(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=2 * FRAME_BYTES, patience_seconds=1.0)
 
     async def main() -> None:
-        async with in_front_of_shard() as (served, _):
+        async with in_front_of_shard(transport) as (served, _):
             batch = Batch()
-            UNREAD_REPLIES.holdings.keep(batch, 2 * FRAME_BYTES, None)
+            transport.unread_replies.holdings.keep(batch, 2 * FRAME_BYTES, None)
             client = await served.connect()
             await client.send(op_msg(PING, request_id=1))
             assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
@@ -96,26 +97,17 @@ def test_a_reply_waits_for_room_occupied_by_idle_batches() -> None:
             await read_whole(client)
             assert batch.is_ended
 
-    try:
-        trio.run(main)
-    finally:
-        UNREAD_REPLIES.bounds = UnreadBounds()
-    assert UNREAD_REPLIES.total_bytes == 0
+    trio.run(main)
 
 
-def test_replies_of_one_read_count_in_full() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=FRAME_BYTES)
-    UNREAD_REPLIES.peak_bytes = 0
+def test_replies_of_one_read_count_in_full(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(client_bytes=FRAME_BYTES)
 
     async def main() -> None:
-        async with in_front_of_shard(replies=3) as (served, _):
+        async with in_front_of_shard(transport, replies=3) as (served, _):
             client = await served.connect()
             await client.send(op_msg(PING, request_id=1))
             await read_whole(client)
-            assert UNREAD_REPLIES.peak_bytes > 2.5 * REPLY_BYTES
+            assert transport.unread_replies.peak_bytes > 2.5 * REPLY_BYTES
 
-    try:
-        trio.run(main)
-    finally:
-        UNREAD_REPLIES.bounds = UnreadBounds()
-    assert UNREAD_REPLIES.total_bytes == 0
+    trio.run(main)

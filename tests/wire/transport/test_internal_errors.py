@@ -15,9 +15,10 @@ from shardwright.wire.logger import INTERNAL_ERRORS
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.disconnects import DisconnectWatcher
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 from tests.wire.transport.serving import RawClient, RecordingHandler, Serving, answer_ok, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
@@ -171,5 +172,7 @@ def test_a_connection_that_breaks_before_it_is_accepted_is_passed_over(monkeypat
 async def test_the_counter_exists_from_the_start() -> None:
     async with serving(answer_ok) as served:
         metrics = Metrics("toy", ())
-        measure_connections(metrics, served.server, ConnectionPools(lambda: {"hello": 1, "$db": "admin"}))
+        measure_connections(
+            metrics, served.server, ConnectionPools(new_transport(), lambda: {"hello": 1, "$db": "admin"})
+        )
         assert f"shardwright_toy_internal_errors_total {float(INTERNAL_ERRORS.total)}" in metrics.render().decode()

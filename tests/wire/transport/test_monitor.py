@@ -5,21 +5,21 @@ from contextlib import AsyncExitStack
 from math import inf
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from shardwright.wire.discovery.server import ServerType
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.request import Request
+from shardwright.wire.topology import ServerType
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.transport import Timeouts
+from tests.transports import new_transport
 from tests.wire.transport.serving import Serving, serving
 
 
@@ -70,7 +70,11 @@ class FakeSet:
         self.members[number].become(isWritablePrimary=False, secondary=True, hosts=self.hosts)
 
 
-async def with_fake_set(size: int, scenario: Callable[[FakeSet, ReplicaSetMonitor], Awaitable[None]]) -> None:
+async def with_fake_set(
+    size: int,
+    scenario: Callable[[FakeSet, ReplicaSetMonitor], Awaitable[None]],
+    timeouts: Timeouts | None = None,
+) -> None:
     """Run a scenario with a set whose member 0 is primary and whose monitor knows just one seed."""
     async with AsyncExitStack() as stack:
         members = [FakeMember() for _ in range(size)]
@@ -79,7 +83,8 @@ async def with_fake_set(size: int, scenario: Callable[[FakeSet, ReplicaSetMonito
         fake.elect(0, term=1)
         for number in range(1, size):
             fake.follow(number)
-        monitor = ReplicaSetMonitor("rs", fake.hosts[-1:], hello, ConnectionPools(hello))
+        pools = ConnectionPools(new_transport(timeouts=timeouts), hello)
+        monitor = ReplicaSetMonitor("rs", fake.hosts[-1:], hello, pools)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monitor.run)
             await wait_for(monitor, lambda: monitor.primary == fake.hosts[0] and len(known(monitor)) == size)
@@ -114,9 +119,8 @@ def test_an_election_is_noticed_when_it_happens() -> None:
     trio.run(with_fake_set, 3, scenario)
 
 
-def test_who_waits_for_a_primary_hears_that_it_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_a_primary_hears_that_it_was_replaced() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
-        monkeypatch.setattr(TIMEOUTS, "selection_seconds", inf)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monitor.wait_replaced, fake.hosts[0])
             fake.follow(0)
@@ -128,17 +132,16 @@ def test_who_waits_for_a_primary_hears_that_it_was_replaced(monkeypatch: pytest.
             fake.follow(0)
             fake.elect(1, term=3)
 
-    trio.run(with_fake_set, 3, scenario)
+    trio.run(with_fake_set, 3, scenario, Timeouts(selection_seconds=inf))
 
 
-def test_nobody_waits_for_ever_for_a_set_without_a_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_ever_for_a_set_without_a_primary() -> None:
     async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
-        monkeypatch.setattr(TIMEOUTS, "selection_seconds", 0.05)
         fake.follow(0)
         await monitor.wait_replaced(fake.hosts[0])
         assert monitor.primary is None
 
-    trio.run(with_fake_set, 3, scenario)
+    trio.run(with_fake_set, 3, scenario, Timeouts(selection_seconds=0.05))
 
 
 def test_a_primary_of_an_older_election_is_not_accepted() -> None:

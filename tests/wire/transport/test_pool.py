@@ -12,8 +12,8 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.pool import Pool, PoolOptions
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools, Pool, PoolOptions
+from tests.transports import new_transport
 from tests.wire.transport.serving import answer_ok, serving
 
 
@@ -47,7 +47,7 @@ async def wait_until_waiting(gate: Gate, count: int) -> None:
 
 async def test_connections_are_reused() -> None:
     async with serving(answer_ok) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello)
+        pools = ConnectionPools(new_transport(), hello)
         nursery.start_soon(pools.run)
         for _ in range(10):
             await pools[served.address].exchange(request())
@@ -58,7 +58,7 @@ async def test_connections_are_reused() -> None:
 
 async def test_connections_are_kept_for_later_only_while_few_are_in_use() -> None:
     async with serving(answer_ok) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello, PoolOptions(asked_ahead_max=2))
+        pools = ConnectionPools(new_transport(), hello, PoolOptions(asked_ahead_max=2))
         nursery.start_soon(pools.run)
         pool = pools[served.address]
         first = await pool.ask(request())
@@ -74,7 +74,7 @@ async def test_connections_are_kept_for_later_only_while_few_are_in_use() -> Non
 async def test_connections_are_limited_and_waiters_get_theirs() -> None:
     gate = Gate()
     async with serving(gate.answer) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello, PoolOptions(connections_max=3))
+        pools = ConnectionPools(new_transport(), hello, PoolOptions(connections_max=3))
         nursery.start_soon(pools.run)
         pool = pools[served.address]
         async with trio.open_nursery() as callers:
@@ -92,7 +92,7 @@ async def test_connections_are_limited_and_waiters_get_theirs() -> None:
 async def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_slot() -> None:
     gate = Gate()
     async with serving(gate.answer) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello, PoolOptions(connections_max=1))
+        pools = ConnectionPools(new_transport(), hello, PoolOptions(connections_max=1))
         nursery.start_soon(pools.run)
         pool = pools[served.address]
         async with trio.open_nursery() as callers:
@@ -108,7 +108,7 @@ async def test_a_caller_that_gives_up_closes_its_connection_and_frees_its_slot()
 
 async def test_a_restarted_host_gets_new_connections() -> None:
     async with trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello)
+        pools = ConnectionPools(new_transport(), hello)
         nursery.start_soon(pools.run)
         async with serving(answer_ok) as served:
             await pools[served.address].exchange(request())
@@ -123,14 +123,14 @@ async def test_no_listener_is_a_connect_failure_and_nothing_was_sent() -> None:
     async with serving(answer_ok) as served:
         pass
     with pytest.raises(ConnectFailedError) as caught:
-        await Connection.open(served.address)
+        await Connection.open(new_transport(), served.address)
     assert not caught.value.sent
 
 
 @pytest.mark.parametrize("address", ["a..b:1", "a" * 64 + ".example:1", "127.0.0.1:port", "127.0.0.1"])
 async def test_an_impossible_address_is_a_connect_failure(address: str) -> None:
     with pytest.raises(ConnectFailedError):
-        await Connection.open(address)
+        await Connection.open(new_transport(), address)
 
 
 async def test_a_peer_that_closes_instead_of_answering_may_have_executed_the_request() -> None:
@@ -141,7 +141,7 @@ async def test_a_peer_that_closes_instead_of_answering_may_have_executed_the_req
         return None
 
     async with serving(leave) as served:
-        connection = await Connection.open(served.address, handshake=hello())
+        connection = await Connection.open(new_transport(), served.address, handshake=hello())
         with pytest.raises(ConnectionClosedError) as caught:
             await connection.exchange(request())
         assert caught.value.sent
@@ -150,7 +150,7 @@ async def test_a_peer_that_closes_instead_of_answering_may_have_executed_the_req
 
 async def test_filling_a_pool_to_its_minimum_does_not_count_as_use() -> None:
     async with serving(answer_ok) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello, PoolOptions(connections_min=3))
+        pools = ConnectionPools(new_transport(), hello, PoolOptions(connections_min=3))
         nursery.start_soon(pools.run)
         pool = pools[served.address]
         last_used = pool.last_used
@@ -166,7 +166,7 @@ async def test_filling_a_pool_to_its_minimum_does_not_count_as_use() -> None:
 async def test_unused_connections_are_closed_down_to_the_minimum() -> None:
     gate = Gate()
     async with serving(gate.answer) as served, trio.open_nursery() as nursery:
-        pools = ConnectionPools(hello, PoolOptions(connections_min=2, idle_seconds_max=60))
+        pools = ConnectionPools(new_transport(), hello, PoolOptions(connections_min=2, idle_seconds_max=60))
         nursery.start_soon(pools.run)
         pool: Pool = pools[served.address]
         async with trio.open_nursery() as callers:
@@ -183,7 +183,7 @@ async def test_unused_connections_are_closed_down_to_the_minimum() -> None:
 
 async def test_clean_up_after_the_pools_have_ended_still_works() -> None:
     async with serving(answer_ok) as served:
-        pools = ConnectionPools(hello)
+        pools = ConnectionPools(new_transport(), hello)
         pool = pools[served.address]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pools.run)

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import trio
 
-from shardwright.wire.transport.request_loop import RequestLoop, in_own_task
+from shardwright.wire.transport.reactor import RequestLoop, in_own_task
 from tests.wire.transport.test_request_loop import Peer, frame, is_in_task, peer, run, settled
 
 _ROOM_BYTES = 8_000_000

@@ -11,10 +11,11 @@ import trio
 
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import op_msg
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.request_loop import RequestLoop, in_own_task
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reactor import REACTOR, RequestLoop, in_own_task
+from shardwright.wire.transport.reply_memory import Relay
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 
 _SECONDS_MAX = 10.0
 _READ_BYTES = 65_536
@@ -338,7 +339,8 @@ def test_consecutive_long_frames_are_relayed() -> None:
                 assert beginning is not None
                 is_beginning = len(beginning) < len(answer)
                 if is_beginning:
-                    await there.stream.relay(beginning, Relay(receiver.stream))
+                    client = ClientConnection(receiver.stream, "", new_transport().unread_replies)
+                    await there.stream.relay(beginning, Relay(client))
                 is_relayed.append(is_beginning)
                 return True
 

@@ -16,9 +16,9 @@ from shardwright.wire.message import op_msg, reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
 from shardwright.wire.transport.reservations import SERVED_CLIENT, UnreadBounds
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.transport import Transport
 from tests.wire.transport.serving import RawClient, Serving, serving
 from tests.wire.transport.test_unread import until
 
@@ -32,13 +32,8 @@ PING = bson.encode({"ping": 1, "$db": "admin"})
 
 
 @pytest.fixture(autouse=True)
-def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(total_bytes=3 * FRAME_BYTES))
-    monkeypatch.setattr(UNREAD_REPLIES, "clients_closed", 0)
-    monkeypatch.setattr(UNREAD_REPLIES, "peak_bytes", 0)
-    monkeypatch.setattr(UNREAD_REPLIES.reservations, "refused", 0)
-    yield
-    assert UNREAD_REPLIES.total_bytes == UNREAD_REPLIES.reservations.total_bytes == 0
+def _room_for_three(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES)
 
 
 class Shard:
@@ -68,12 +63,14 @@ class Shard:
 
 
 @asynccontextmanager
-async def in_front_of_shard(*, replies: int = 1, is_read: bool = True) -> AsyncIterator[tuple[Serving, Shard]]:
+async def in_front_of_shard(
+    transport: Transport, *, replies: int = 1, is_read: bool = True
+) -> AsyncIterator[tuple[Serving, Shard]]:
     """A server that requests ``replies`` long replies from a shard at once, and answers with the last."""
     shard = Shard()
 
     async def receive(into: list[dict[str, Any]]) -> None:
-        connection = await Connection.open(shard.address)
+        connection = await Connection.open(transport, shard.address)
         try:
             into.append(await connection.command("admin", {"ping": 1}))
         finally:
@@ -97,7 +94,7 @@ async def in_front_of_shard(*, replies: int = 1, is_read: bool = True) -> AsyncI
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(trio.serve_tcp, shard.serve, 0)
         shard.address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        async with serving(answer) as served:
+        async with serving(answer, transport) as served:
             yield served, shard
         nursery.cancel_scope.cancel()
 
@@ -110,14 +107,14 @@ async def asked(served: Serving, count: int) -> list[RawClient]:
 
 
 @contextmanager
-def no_room() -> Iterator[None]:
+def no_room(transport: Transport) -> Iterator[None]:
     """In the block, others have reserved all memory."""
-    reservations, size = UNREAD_REPLIES.reservations, UNREAD_REPLIES.bounds.total_bytes
+    reservations, size = transport.unread_replies.reservations, transport.unread_replies.bounds.total_bytes
     reservations.total_bytes += size
-    UNREAD_REPLIES.change_total(size)
+    transport.unread_replies.change_total(size)
     yield
     reservations.total_bytes -= size
-    UNREAD_REPLIES.change_total(-size)
+    transport.unread_replies.change_total(-size)
 
 
 async def left_by(served: Serving) -> None:
@@ -125,49 +122,50 @@ async def left_by(served: Serving) -> None:
     await until(lambda: not served.server.clients)
 
 
-async def test_unread_replies_never_exceed_the_limit() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES, patience_seconds=2.0)
+async def test_unread_replies_never_exceed_the_limit(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=3 * FRAME_BYTES, patience_seconds=2.0)
 
-    async with in_front_of_shard() as (served, shard):
+    unread = transport.unread_replies
+    async with in_front_of_shard(transport) as (served, shard):
         await asked(served, 12)
-        await until(lambda: UNREAD_REPLIES.clients_closed + UNREAD_REPLIES.reservations.refused >= 9)
+        await until(lambda: unread.clients_closed + unread.reservations.refused >= 9)
         other = await served.connect()
         await other.send(op_msg(bson.encode({"hello": 1, "$db": "admin"}), request_id=1))
         assert (await other.receive_document())["ok"]
-        assert 2 * REPLY_BYTES < UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
+        assert 2 * REPLY_BYTES < transport.unread_replies.peak_bytes <= transport.unread_replies.bounds.total_bytes
         await left_by(served)
         await until(lambda: not shard.connections)
-        assert UNREAD_REPLIES.total_bytes == 0
+        assert transport.unread_replies.total_bytes == 0
 
 
-async def test_clients_that_read_take_turns_and_get_everything() -> None:
-    async with in_front_of_shard() as (served, _):
+async def test_clients_that_read_take_turns_and_get_everything(transport: Transport) -> None:
+    async with in_front_of_shard(transport) as (served, _):
         clients = await asked(served, 8)
         async with trio.open_nursery() as nursery:
             for client in clients:
                 nursery.start_soon(read_whole, client)
-        assert UNREAD_REPLIES.clients_closed == UNREAD_REPLIES.reservations.refused == 0
-        assert UNREAD_REPLIES.peak_bytes <= UNREAD_REPLIES.bounds.total_bytes
+        assert transport.unread_replies.clients_closed == transport.unread_replies.reservations.refused == 0
+        assert transport.unread_replies.peak_bytes <= transport.unread_replies.bounds.total_bytes
 
 
 async def read_whole(client: RawClient) -> None:
     assert len((await client.receive_document())["text"]) == REPLY_BYTES
 
 
-async def test_an_operation_that_needs_several_replies_does_not_wait_for_itself() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=FRAME_BYTES)
+async def test_an_operation_that_needs_several_replies_does_not_wait_for_itself(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=FRAME_BYTES)
 
-    async with in_front_of_shard(replies=3) as (served, _):
+    async with in_front_of_shard(transport, replies=3) as (served, _):
         clients = await asked(served, 4)
         async with trio.open_nursery() as nursery:
             for client in clients:
                 nursery.start_soon(read_whole, client)
-        assert UNREAD_REPLIES.reservations.refused == 0
+        assert transport.unread_replies.reservations.refused == 0
 
 
-async def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_time() -> None:
-    reservations, operations = UNREAD_REPLIES.reservations, 3
-    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=operations * REPLY_BYTES)
+async def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_time(transport: Transport) -> None:
+    reservations, operations = transport.unread_replies.reservations, 3
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=operations * REPLY_BYTES)
 
     all_have_one = trio.Event()
 
@@ -186,18 +184,18 @@ async def test_operations_that_need_several_replies_exceed_the_limit_one_at_a_ti
         async with trio.open_nursery() as nursery:
             for _ in range(operations):
                 ours, _ = map(open_sockets.enter_context, socket.socketpair())
-                client = ClientConnection(FrameStream(ours), "")
+                client = ClientConnection(FrameStream(ours), "", transport.unread_replies)
                 client.allow_interruption()
                 nursery.start_soon(operation, client)
-    assert UNREAD_REPLIES.peak_bytes == (operations + 2) * REPLY_BYTES
+    assert transport.unread_replies.peak_bytes == (operations + 2) * REPLY_BYTES
     assert reservations.refused == 0
 
 
-async def test_a_read_without_room_is_refused_and_its_connection_closed() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
+async def test_a_read_without_room_is_refused_and_its_connection_closed(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(patience_seconds=0.1)
 
-    async with in_front_of_shard() as (served, shard):
-        with no_room():
+    async with in_front_of_shard(transport) as (served, shard):
+        with no_room(transport):
             (client,) = await asked(served, 1)
             assert (await client.receive_document())["code"] == ErrorCode.ExceededMemoryLimit
             await until(lambda: not shard.connections)
@@ -205,18 +203,18 @@ async def test_a_read_without_room_is_refused_and_its_connection_closed() -> Non
         await read_whole(client)
 
 
-async def test_the_reply_to_a_write_is_eventually_received() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(patience_seconds=0.1)
+async def test_the_reply_to_a_write_is_eventually_received(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(patience_seconds=0.1)
 
-    async with in_front_of_shard(is_read=False) as (served, _):
-        with no_room():
+    async with in_front_of_shard(transport, is_read=False) as (served, _):
+        with no_room(transport):
             (client,) = await asked(served, 1)
             await read_whole(client)
 
 
-async def test_a_client_that_disconnects_while_waiting_for_room_is_removed() -> None:
-    async with in_front_of_shard() as (served, shard):
-        with no_room():
+async def test_a_client_that_disconnects_while_waiting_for_room_is_removed(transport: Transport) -> None:
+    async with in_front_of_shard(transport) as (served, shard):
+        with no_room(transport):
             await asked(served, 3)
             await until(lambda: shard.connections == 3)
             await left_by(served)

@@ -18,19 +18,19 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.request import Request
-from shardwright.wire.transport import timeouts
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pool import PoolOptions
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.monitor import ReplicaSetMonitor, hello_within
+from shardwright.wire.transport.pool import ConnectionPools, PoolOptions
 from shardwright.wire.transport.replica_set import ReplicaSetClient
-from shardwright.wire.transport.stream import FrameStream
-from shardwright.wire.transport.timeouts import CLIENT_LIMITS, SERVER_LIMITS, TIMEOUTS, hello_within
+from shardwright.wire.transport.stream import CLIENT_LIMITS, SERVER_LIMITS, FrameStream
+from shardwright.wire.transport.transport import Timeouts
+from tests.transports import new_transport
 from tests.wire.transport.serving import answer_ok, serving
 from tests.wire.transport.test_monitor import FakeMember, FakeSet, hello, wait_for
 
 SECONDARY = ReadPreference("secondary")
+RECHECK_SECONDS = 0.2
 
 
 def request() -> bytes:
@@ -61,10 +61,10 @@ class FreezableMember(FakeMember):
         return reply
 
 
-@pytest.fixture(autouse=True)
-def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TIMEOUTS, "hello_seconds", 0.4)
-    monkeypatch.setattr(TIMEOUTS, "recheck_seconds", 0.2)
+def impatient_pools(*arguments: Any, hello_seconds: float = 0.4, **named: Any) -> ConnectionPools:  # noqa: ANN401
+    """Create pools with short timeouts."""
+    timeouts = Timeouts(hello_seconds=hello_seconds, recheck_seconds=RECHECK_SECONDS)
+    return ConnectionPools(new_transport(timeouts=timeouts), hello, *arguments, **named)
 
 
 class Scene:
@@ -92,7 +92,7 @@ class Scene:
 @asynccontextmanager
 async def scene(size: int, pools: ConnectionPools | None = None) -> AsyncIterator[Scene]:
     members = [FreezableMember() for _ in range(size)]
-    pools = pools or ConnectionPools(hello)
+    pools = pools or impatient_pools()
     async with trio.open_nursery() as nursery:
         servers = [await start_serving(nursery, member.answer) for member in members]
         fake = FakeSet(list(members), servers)
@@ -151,14 +151,11 @@ def test_requests_to_a_frozen_member_fail_and_it_is_not_selected_until_it_answer
     assert vars(first)["fields"]["replica_set"] == "rs"
 
 
-def test_a_frozen_primary_is_lost_as_soon_as_it_is_replaced(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_primary_is_lost_as_soon_as_it_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """Long before its own hello is overdue."""
-    monkeypatch.setattr(TIMEOUTS, "hello_seconds", 1000.0)
 
     async def main() -> None:
-        async with scene(3) as set_up, trio.open_nursery() as nursery:
+        async with scene(3, impatient_pools(hello_seconds=1000.0)) as set_up, trio.open_nursery() as nursery:
             nursery.start_soon(set_up.fail, 0)
             await set_up.wait_in_progress(0)
             set_up.members[0].freeze()
@@ -201,7 +198,7 @@ def test_a_request_that_reads_from_a_frozen_member_fails(caplog: pytest.LogCaptu
 
 async def test_a_pool_is_kept_while_other_hosts_read_from_its_host() -> None:
     async with serving(answer_ok) as served:
-        pools = ConnectionPools(hello, PoolOptions(connections_min=0, idle_seconds_max=0.0))
+        pools = impatient_pools(PoolOptions(connections_min=0, idle_seconds_max=0.0))
         source = pools["source:1"]
         asked = await pools[served.address].ask(request())
         asked.reads_from([source])
@@ -223,7 +220,7 @@ def test_a_former_primary_that_answers_keeps_its_requests(caplog: pytest.LogCapt
             await wait_for(monitor, lambda: monitor.primary == set_up.fake.hosts[1])
             set_up.fake.follow(0)
             await wait_for(monitor, lambda: monitor.members[set_up.fake.hosts[0]].is_known)
-            await trio.sleep(2 * TIMEOUTS.recheck_seconds)
+            await trio.sleep(2 * RECHECK_SECONDS)
             assert not set_up.failures
             set_up.client._pools.break_off(set_up.fake.hosts[0], "the test is over")
 
@@ -238,7 +235,7 @@ def test_a_former_primary_that_falls_silent_later_is_lost(caplog: pytest.LogCapt
             set_up.fake.elect(1, term=2)
             await wait_for(monitor, lambda: monitor.primary == set_up.fake.hosts[1])
             # It still takes itself for the primary, so nothing is known of it.
-            await trio.sleep(TIMEOUTS.recheck_seconds)
+            await trio.sleep(RECHECK_SECONDS)
             assert not monitor.members[set_up.fake.hosts[0]].is_known
             nursery.start_soon(set_up.fail, 0)
             await set_up.wait_in_progress(0)
@@ -256,7 +253,7 @@ async def test_requests_of_a_member_that_shuts_down_are_left_alone() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(set_up.client.exchange_with, set_up.fake.hosts[1], request())  # raises no error
             await set_up.wait_in_progress(1)
-            nursery.start_soon(set_up.fake.servers[1].server.drain, 3 * TIMEOUTS.recheck_seconds)
+            nursery.start_soon(set_up.fake.servers[1].server.drain, 3 * RECHECK_SECONDS)
             await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
 
 
@@ -264,7 +261,9 @@ async def test_a_process_that_was_paused_itself_loses_no_member(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its limits are over when it continues, but the other hosts may have been paused with it."""
-    monkeypatch.setattr(timeouts, "_OVERSLEPT_SECONDS", -1.0)  # as if every limit were noticed too late
+    monkeypatch.setattr(
+        "shardwright.wire.transport.monitor._OVERSLEPT_SECONDS", -1.0
+    )  # as if every limit were noticed too late
 
     async with scene(2) as set_up, trio.open_nursery() as nursery:
         monitor = set_up.client.monitor
@@ -272,7 +271,7 @@ async def test_a_process_that_was_paused_itself_loses_no_member(
         await set_up.wait_in_progress(1)
         set_up.members[1].freeze()
         await wait_for(monitor, lambda: monitor.select(SECONDARY) is None)
-        await trio.sleep(2 * TIMEOUTS.recheck_seconds)
+        await trio.sleep(2 * RECHECK_SECONDS)
         assert not set_up.failures
         set_up.members[1].thawed.set()
         await wait_for(monitor, lambda: monitor.select(SECONDARY) is not None)
@@ -293,8 +292,8 @@ async def test_a_limit_that_is_noticed_late_is_not_silence(autojump_clock: trio.
 
 
 async def test_those_who_wait_for_a_connection_to_a_silent_host_are_told() -> None:
-    followers = ConnectionPools(hello)
-    pools = ConnectionPools(hello, PoolOptions(connections_max=2), followers=[followers])
+    followers = impatient_pools()
+    pools = impatient_pools(PoolOptions(connections_max=2), followers=[followers])
     async with scene(2, pools) as set_up, trio.open_nursery() as nursery:
         address = set_up.fake.hosts[1]
         nursery.start_soon(set_up.fail, 1)
@@ -313,7 +312,7 @@ async def test_those_who_wait_for_a_connection_to_a_silent_host_are_told() -> No
 
 async def test_a_connection_that_was_broken_off_is_not_lent_again() -> None:
     async with serving(answer_ok) as served:
-        pool = ConnectionPools(hello)[served.address]
+        pool = impatient_pools()[served.address]
         connection = await pool.borrow()
         pool.break_off("gone")
         with pytest.raises(ConnectFailedError):
@@ -329,7 +328,7 @@ async def test_a_connection_that_was_broken_off_is_not_lent_again() -> None:
 async def test_a_reply_that_is_broken_off_in_its_middle_is_a_broken_connection() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        connection = Connection("host:1", FrameStream(ours))
+        connection = Connection(new_transport(), "host:1", FrameStream(ours))
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
@@ -346,12 +345,12 @@ async def test_a_reply_that_is_broken_off_in_its_middle_is_a_broken_connection()
 
 @pytest.mark.parametrize(("number", "is_silent"), [(errno.EHOSTUNREACH, True), (errno.ECONNREFUSED, False)])
 def test_a_host_that_refuses_is_not_silent(number: int, *, is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def connect(_: str) -> None:
+    async def connect(*_: object) -> None:
         raise OSError(number, "no")
 
     async def main() -> None:
         with pytest.raises(ConnectFailedError) as caught:
-            await Connection.open("host:1")
+            await Connection.open(new_transport(), "host:1")
         assert caught.value.is_silent is is_silent
 
     monkeypatch.setattr("shardwright.wire.transport.client._connect", connect)
@@ -366,7 +365,7 @@ def options_of(connected: socket.socket) -> tuple[int, ...]:
 
 async def test_the_kernel_watches_both_ends_of_tcp_connections() -> None:
     async with serving(answer_ok) as served:
-        connection = await Connection.open(served.address, handshake=hello())
+        connection = await Connection.open(new_transport(), served.address, handshake=hello())
         assert options_of(connection.socket) == (10, 5, 4, 20_000)
         assert options_of(served.handler.opened[0].stream.socket) == (30, 10, 12, 120_000)
         assert SERVER_LIMITS.unanswered < CLIENT_LIMITS.unanswered

@@ -11,8 +11,10 @@ import trio
 from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import op_msg
 from shardwright.wire.transport.client import Connection
-from shardwright.wire.transport.relay import Relay
+from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.reply_memory import Relay
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 
 REQUEST = op_msg(bson.encode({"find": "c", "$db": "test"}), request_id=5)
 
@@ -25,10 +27,12 @@ class Surroundings:
     """A connection to a backend played by the test, and the client for its replies."""
 
     def __init__(self) -> None:
+        transport = new_transport()
         ours, self.backend = socket.socketpair()
         asker, self.client = socket.socketpair()
-        self.connection = Connection("backend:1", FrameStream(ours))
+        self.connection = Connection(transport, "backend:1", FrameStream(ours))
         self.asker = FrameStream(asker)
+        self.asking = ClientConnection(self.asker, "", transport.unread_replies)
 
     async def answer_with(self, data: bytes, *, closes: bool = False) -> None:
         backend = trio.SocketStream(trio.socket.from_stdlib_socket(self.backend))
@@ -68,7 +72,7 @@ async def test_a_long_reply_is_forwarded_and_not_returned(length: int) -> None:
             received.append(await there.client_receives(len(expected)))
 
         nursery.start_soon(receive)
-        assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) is None
+        assert await there.connection.exchange_for(REQUEST, Relay(there.asking)) is None
         assert not there.connection.is_closed
         while not received:
             await trio.lowlevel.checkpoint()
@@ -79,7 +83,7 @@ async def test_a_long_reply_is_forwarded_and_not_returned(length: int) -> None:
 async def test_a_short_reply_is_returned(length: int) -> None:
     async with relay() as there, trio.open_nursery() as nursery:
         nursery.start_soon(there.answer_with, answer(length))
-        assert await there.connection.exchange_for(REQUEST, Relay(there.asker)) == answer(length)
+        assert await there.connection.exchange_for(REQUEST, Relay(there.asking)) == answer(length)
 
 
 async def test_a_truncated_reply_closes_the_connection() -> None:
@@ -87,7 +91,7 @@ async def test_a_truncated_reply_closes_the_connection() -> None:
         whole = answer(1_000_000)
         nursery.start_soon(lambda: there.answer_with(whole[:200_000], closes=True))
         with pytest.raises(RemoteProtocolError):
-            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+            await there.connection.exchange_for(REQUEST, Relay(there.asking))
         assert there.connection.is_closed
 
 
@@ -96,7 +100,7 @@ async def test_a_disconnected_client_is_not_mistaken_for_the_backend() -> None:
         there.client.close()
         nursery.start_soon(there.answer_with, answer(2_000_000)[:100_000])
         with pytest.raises(OSError, match="Broken pipe"):
-            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+            await there.connection.exchange_for(REQUEST, Relay(there.asking))
         assert there.connection.is_closed
 
 
@@ -105,7 +109,7 @@ async def test_nothing_is_sent_after_part_of_a_reply() -> None:
         beginning = answer(1_000_000)[:100_000]
         nursery.start_soon(lambda: there.answer_with(beginning, closes=True))
         with pytest.raises(RemoteProtocolError):
-            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+            await there.connection.exchange_for(REQUEST, Relay(there.asking))
         with pytest.raises(OSError, match="Broken pipe"):
             await there.asker.send(b"an error reply")
         assert await there.client_receives(len(beginning)) == beginning
@@ -140,7 +144,7 @@ async def test_a_reply_is_changed_while_it_is_forwarded() -> None:
             received.append(await there.client_receives(len(whole)))
 
         nursery.start_soon(receive)
-        assert await there.connection.exchange_for(REQUEST, Changing(there.asker)) is None
+        assert await there.connection.exchange_for(REQUEST, Changing(there.asking)) is None
         while not received:
             await trio.lowlevel.checkpoint()
         assert received == [expected]
@@ -149,12 +153,12 @@ async def test_a_reply_is_changed_while_it_is_forwarded() -> None:
 async def test_a_long_reply_declined_by_the_relay_is_returned() -> None:
     async with relay() as there, trio.open_nursery() as nursery:
         nursery.start_soon(there.answer_with, answer(1_000_000))
-        assert await there.connection.exchange_for(REQUEST, Unwilling(there.asker)) == answer(1_000_000)
+        assert await there.connection.exchange_for(REQUEST, Unwilling(there.asking)) == answer(1_000_000)
 
 
 async def test_the_reply_to_another_request_is_not_forwarded() -> None:
     async with relay() as there, trio.open_nursery() as nursery:
         nursery.start_soon(lambda: there.answer_with(answer(1_000_000, response_to=6)[:50_000]))
         with pytest.raises(RemoteProtocolError):
-            await there.connection.exchange_for(REQUEST, Relay(there.asker))
+            await there.connection.exchange_for(REQUEST, Relay(there.asking))
         assert there.connection.is_closed

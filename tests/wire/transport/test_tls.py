@@ -1,7 +1,6 @@
 """TLS of the server and of our own connections: who gets in, and what a broken, slow or silent peer can do."""
 
 import ssl
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,13 @@ import trio.testing
 from shardwright.wire.errors import ConnectFailedError
 from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.tls.contexts import server_context
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode, TlsSettings
+from shardwright.wire.tls import ProcessTls, TlsConfigurationError, TlsMode, TlsSettings, server_context
 from shardwright.wire.transport import accepting
 from shardwright.wire.transport.client import Connection, handshake_document
 from shardwright.wire.transport.client_connection import ClientConnection
+from shardwright.wire.transport.transport import Transport
 from tests.certificates import Authority, Issued
+from tests.transports import new_transport
 from tests.wire.transport.serving import RawClient, Serving, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
@@ -38,15 +37,15 @@ class Files:
         self.authority = Authority(directory)
         self.server = self.authority.issue("server.pem")
 
-    def use(self, mode: TlsMode = TlsMode.REQUIRE, **changed: Path | bool) -> None:
+    def transport(self, mode: TlsMode = TlsMode.REQUIRE, **changed: Path | bool) -> Transport:
+        """Create the transport of a process with these settings."""
         files: dict[str, Any] = {"certificate_key_file": self.server.path, "ca_file": self.authority.path}
-        TLS.use(TlsSettings(mode=mode, **{**files, **changed}))
+        return new_transport(tls=ProcessTls(TlsSettings(mode=mode, **{**files, **changed})))
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Files]:
-    yield Files(tmp_path)
-    TLS.use(TlsSettings())
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
 
 
 async def answer(client: ClientConnection, request: Request) -> dict[str, Any]:
@@ -88,9 +87,9 @@ async def wait_for_end(client: RawClient) -> None:
 
 
 async def test_daemons_reach_each_other(files: Files) -> None:
-    files.use()
-    async with serving(answer) as served:
-        connection = await Connection.open(served.address, handshake=HELLO)
+    transport = files.transport()
+    async with serving(answer, transport) as served:
+        connection = await Connection.open(transport, served.address, handshake=HELLO)
         assert "server" in connection.hello["subject"]
         reply = await connection.command("admin", {"ping": 1, "bytes": LONG_BYTES, "text": "y" * LONG_BYTES})
         assert (len(reply["text"]), reply["received"]) == (LONG_BYTES, LONG_BYTES)
@@ -103,9 +102,8 @@ async def test_daemons_reach_each_other(files: Files) -> None:
 @pytest.mark.parametrize("mode", list(TlsMode))
 @pytest.mark.parametrize("is_secured", [True, False])
 async def test_a_mode_says_who_gets_in(files: Files, mode: TlsMode, is_secured: bool) -> None:
-    if mode is not TlsMode.DISABLED:
-        files.use(mode)
-    async with serving(answer) as served:
+    transport = new_transport() if mode is TlsMode.DISABLED else files.transport(mode)
+    async with serving(answer, transport) as served:
         if is_secured:
             reply = await ask(served, context_of(files.authority, files.server))
             assert (reply is not None) == (mode is not TlsMode.DISABLED)
@@ -122,9 +120,9 @@ async def test_clients_need_a_certificate_of_the_authority(files: Files, tmp_pat
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
 
-    files.use()
+    transport = files.transport()
     expired = files.authority.issue("expired.pem", days=(-10, -1))
-    async with serving(answer) as served:
+    async with serving(answer, transport) as served:
         for issued in (None, expired, stranger.issue("stranger.pem")):
             assert await ask(served, context_of(files.authority, issued)) is None
         assert served.server.handshakes_failed == 3
@@ -132,9 +130,9 @@ async def test_clients_need_a_certificate_of_the_authority(files: Files, tmp_pat
 
 
 async def test_clients_may_be_let_in_without_certificate_but_not_with_a_wrong_one(files: Files) -> None:
-    files.use(allows_connections_without_certificates=True)
+    transport = files.transport(allows_connections_without_certificates=True)
     expired = files.authority.issue("expired.pem", days=(-10, -1))
-    async with serving(answer) as served:
+    async with serving(answer, transport) as served:
         reply = await ask(served, context_of(files.authority))
         assert reply is not None
         assert reply["subject"] == "None"
@@ -144,8 +142,8 @@ async def test_clients_may_be_let_in_without_certificate_but_not_with_a_wrong_on
 async def test_revoked_certificates_are_refused(files: Files) -> None:
     revoked = files.authority.issue("revoked.pem")
     files.authority.revoke(revoked)
-    files.use(crl_file=files.authority.revocation_list("revoked.crl"))
-    async with serving(answer) as served:
+    transport = files.transport(crl_file=files.authority.revocation_list("revoked.crl"))
+    async with serving(answer, transport) as served:
         assert await ask(served, context_of(files.authority, revoked)) is None
         assert await ask(served, context_of(files.authority, files.server)) is not None
 
@@ -155,11 +153,11 @@ async def test_clients_of_a_cluster_may_have_another_authority(files: Files, tmp
     users = Authority(tmp_path / "users")
     user = users.issue("user.pem")
 
-    files.use(cluster_ca_file=users.path, cluster_file=user.path)
-    async with serving(answer) as served:
+    transport = files.transport(cluster_ca_file=users.path, cluster_file=user.path)
+    async with serving(answer, transport) as served:
         assert await ask(served, context_of(files.authority, user)) is not None
         assert await ask(served, context_of(files.authority, files.server)) is None
-        connection = await Connection.open(served.address, handshake=HELLO)
+        connection = await Connection.open(transport, served.address, handshake=HELLO)
         connection.close()
 
 
@@ -180,18 +178,16 @@ async def test_servers_are_checked(files: Files, tmp_path: Path, wrong: str, rea
         "authority": lambda: stranger.issue("wrong.pem"),
     }[wrong]()
 
-    files.use()
-    TLS.accepting = server_context(replace(TLS.settings, certificate_key_file=issued.path))
-    async with serving(answer) as served:
+    server, strict = files.transport(), files.transport()
+    server.tls.accepting = server_context(replace(server.tls.settings, certificate_key_file=issued.path))
+    async with serving(answer, server) as served:
         with pytest.raises(ConnectFailedError, match=reason):
-            await Connection.open(served.address, handshake=HELLO)
-        accepting = TLS.accepting
+            await Connection.open(strict, served.address, handshake=HELLO)
         if wrong == "host":
-            files.use(allows_invalid_hostnames=True)
+            lenient = files.transport(allows_invalid_hostnames=True)
         else:
-            files.use(allows_invalid_certificates=True)
-        TLS.accepting = accepting
-        connection = await Connection.open(served.address, handshake=HELLO)
+            lenient = files.transport(allows_invalid_certificates=True)
+        connection = await Connection.open(lenient, served.address, handshake=HELLO)
         connection.close()
 
 
@@ -201,8 +197,8 @@ async def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS_MAX", 0.3)
 
-    files.use()
-    async with serving(answer) as served:
+    transport = files.transport()
+    async with serving(answer, transport) as served:
         slow, cut = await served.connect(), await served.connect()
         if beginning:
             await slow.send(beginning)
@@ -217,8 +213,8 @@ async def test_a_slow_or_cut_handshake_costs_only_its_own_connection(
 async def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> None:
     """They displace each other, not clients, and not for good."""
 
-    files.use()
-    async with serving(answer, connections_max=1, handshakes_max=3) as served:
+    transport = files.transport()
+    async with serving(answer, transport, connections_max=1, handshakes_max=3) as served:
         strangers = [await served.connect() for _ in range(8)]
         for stranger in strangers[:5]:
             await wait_for_end(stranger)
@@ -229,9 +225,9 @@ async def test_strangers_who_begin_handshakes_lock_nobody_out(files: Files) -> N
 
 
 async def test_a_client_too_many_is_refused_after_its_handshake(files: Files) -> None:
-    files.use()
+    transport = files.transport()
     context = context_of(files.authority, files.server)
-    async with serving(answer, connections_max=1) as served:
+    async with serving(answer, transport, connections_max=1) as served:
         early = await served.connect()  # is accepted while there is room
         while served.server.connections_created < 1:
             await trio.testing.wait_all_tasks_blocked()
@@ -252,8 +248,8 @@ async def test_a_client_too_many_is_refused_after_its_handshake(files: Files) ->
     "garbage", [b"\xff" * 4096, b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000, b"GET / HTTP/1.1\r\n\r\n"]
 )
 async def test_garbage_costs_only_its_own_connection(files: Files, garbage: bytes) -> None:
-    files.use()
-    async with serving(answer) as served:
+    transport = files.transport()
+    async with serving(answer, transport) as served:
         bad = await served.connect()
         await bad.send(garbage)
         await wait_for_end(bad)
@@ -262,8 +258,8 @@ async def test_garbage_costs_only_its_own_connection(files: Files, garbage: byte
 
 
 async def test_garbage_after_the_handshake_ends_the_connection(files: Files) -> None:
-    files.use()
-    async with serving(answer) as served:
+    transport = files.transport()
+    async with serving(answer, transport) as served:
         plain = await trio.open_tcp_stream("127.0.0.1", served.port)
         stream = trio.SSLStream(
             plain, context_of(files.authority, files.server), server_hostname="localhost", https_compatible=True
@@ -284,8 +280,8 @@ async def test_authorities_and_revocations_count_from_the_rotation_on(files: Fil
     def add(more: Path, to: Path) -> None:
         to.write_bytes(to.read_bytes() + more.read_bytes())
 
-    files.use(crl_file=revocations)
-    async with serving(answer) as served:
+    transport = files.transport(crl_file=revocations)
+    async with serving(answer, transport) as served:
 
         async def admitted() -> list[bool]:
             return [await ask(served, context_of(files.authority, each)) is not None for each in (theirs, leaving)]
@@ -296,22 +292,22 @@ async def test_authorities_and_revocations_count_from_the_rotation_on(files: Fil
         add(other.revocation_list("revoked.crl"), to=revocations)
         add(other.path, to=files.authority.path)
         assert await admitted() == [False, True]
-        TLS.rotate()
+        transport.tls.rotate()
         assert await admitted() == [True, False]
 
 
 async def test_new_connections_get_the_new_certificate(files: Files) -> None:
-    files.use()
-    async with serving(answer) as served:
-        connection = await Connection.open(served.address, handshake=HELLO)
+    transport = files.transport()
+    async with serving(answer, transport) as served:
+        connection = await Connection.open(transport, served.address, handshake=HELLO)
         renewed = files.authority.issue("server.pem", (("O", "tests"), ("CN", "renewed")))
-        TLS.rotate()
+        transport.tls.rotate()
         assert "server" in (await connection.command("admin", {"ping": 1}))["subject"]
-        newer = await Connection.open(served.address, handshake=HELLO)
+        newer = await Connection.open(transport, served.address, handshake=HELLO)
         assert "renewed" in newer.hello["subject"]
         renewed.path.write_text("no certificate", encoding="utf-8")
         with pytest.raises(TlsConfigurationError, match=r"server\.pem: no certificate"):
-            TLS.rotate()
-        newest = await Connection.open(served.address, handshake=HELLO)
+            transport.tls.rotate()
+        newest = await Connection.open(transport, served.address, handshake=HELLO)
         for each in (connection, newer, newest):
             each.close()

@@ -1,7 +1,7 @@
 """Unread replies use a limited amount of memory, and do not hold connections that others need for long."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import bson
@@ -12,24 +12,16 @@ from shardwright.wire.message import op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.relay import Relay
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES, SlowClientError, UnreadReplies
+from shardwright.wire.transport.reply_memory import Relay, SlowClientError, UnreadReplies
 from shardwright.wire.transport.reservations import UnreadBounds
 from shardwright.wire.transport.stream import FrameStream
+from shardwright.wire.transport.transport import Transport
 from tests.wire.transport.serving import SECONDS_MAX, Serving, serving
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_waiting")
 
 REPLY_BYTES = 4 << 20
 """Much more than sockets hold."""
-
-
-@pytest.fixture(autouse=True)
-def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds())
-    monkeypatch.setattr(UNREAD_REPLIES, "clients_closed", 0)
-    yield
-    assert UNREAD_REPLIES.total_bytes == 0
 
 
 async def answer_at_length(client: ClientConnection, request: Request) -> dict[str, Any]:
@@ -51,46 +43,46 @@ async def asked_without_reading(served: Serving, count: int) -> list[Any]:
     return clients
 
 
-async def test_total_is_limited_by_disconnecting_the_slowest_client() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(total_bytes=3 * REPLY_BYTES, client_bytes=1 << 30)
+async def test_total_is_limited_by_disconnecting_the_slowest_client(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(total_bytes=3 * REPLY_BYTES, client_bytes=1 << 30)
 
-    async with serving(answer_at_length) as served:
+    async with serving(answer_at_length, transport) as served:
         await asked_without_reading(served, 10)
-        await until(lambda: UNREAD_REPLIES.clients_closed >= 7)
+        await until(lambda: transport.unread_replies.clients_closed >= 7)
         assert len(served.server.clients) <= 3
-        assert 0 < UNREAD_REPLIES.total_bytes <= 3 * REPLY_BYTES
+        assert 0 < transport.unread_replies.total_bytes <= 3 * REPLY_BYTES
 
 
-async def test_client_with_too_much_unread_data_is_disconnected_after_a_while() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
+async def test_client_with_too_much_unread_data_is_disconnected_after_a_while(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
-    async with serving(answer_at_length) as served:
+    async with serving(answer_at_length, transport) as served:
         await asked_without_reading(served, 1)
         await served.handler.someone_left.wait()
-        assert UNREAD_REPLIES.clients_closed == 1
+        assert transport.unread_replies.clients_closed == 1
 
 
-async def test_additional_frames_count_too() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
+async def test_additional_frames_count_too(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(client_bytes=REPLY_BYTES // 2, patience_seconds=0.05)
 
     async def answer_twice(client: ClientConnection, request: Request) -> dict[str, Any]:
         document = await answer_at_length(client, request)
         await client.send(op_msg(bson.encode(document), request_id=2))
         return document
 
-    async with serving(answer_twice) as served:
+    async with serving(answer_twice, transport) as served:
         await asked_without_reading(served, 1)
         await served.handler.someone_left.wait()
-        assert UNREAD_REPLIES.clients_closed == 1
+        assert transport.unread_replies.clients_closed == 1
 
 
-async def test_client_that_reads_gets_everything() -> None:
-    async with serving(answer_at_length) as served:
+async def test_client_that_reads_gets_everything(transport: Transport) -> None:
+    async with serving(answer_at_length, transport) as served:
         (client,) = await asked_without_reading(served, 1)
-        await until(lambda: UNREAD_REPLIES.total_bytes > 0)
+        await until(lambda: transport.unread_replies.total_bytes > 0)
         assert len((await client.receive_document())["text"]) == REPLY_BYTES
-        await until(lambda: UNREAD_REPLIES.total_bytes == 0)
-        assert UNREAD_REPLIES.clients_closed == 0
+        await until(lambda: transport.unread_replies.total_bytes == 0)
+        assert transport.unread_replies.clients_closed == 0
 
 
 class PooledRelay(Relay):
@@ -104,42 +96,47 @@ class PooledRelay(Relay):
         return beginning, 10
 
 
-async def relay_to(receiver: FrameStream, address: str, relay: Relay | None = None) -> bool:
+def client_of(receiver: FrameStream, transport: Transport) -> ClientConnection:
+    return ClientConnection(receiver, "", transport.unread_replies)
+
+
+async def relay_to(transport: Transport, receiver: FrameStream, address: str, relay: Relay | None = None) -> bool:
     """Relay a long reply to a receiver; returns whether its source connection can be used again."""
-    connection = await Connection.open(address)
+    connection = await Connection.open(transport, address)
     try:
         frame = op_msg(bson.encode({"ping": 1, "$db": "admin"}), request_id=3)
-        assert await connection.exchange_for(frame, relay or PooledRelay(receiver)) is None
+        relay = relay or PooledRelay(client_of(receiver, transport))
+        assert await connection.exchange_for(frame, relay) is None
         return bool((await connection.command("admin", {"ping": 1}))["ok"])
     finally:
         connection.close()
 
 
-async def test_connection_is_returned_while_the_reply_waits() -> None:
+async def test_connection_is_returned_while_the_reply_waits(transport: Transport) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         receiver = FrameStream(ours)
-        async with serving(answer_at_length) as served:
-            assert await relay_to(receiver, served.address)
+        async with serving(answer_at_length, transport) as served:
+            assert await relay_to(transport, receiver, served.address)
             assert receiver.backlog is not None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(UNREAD_REPLIES.send, receiver, receiver.backlog)
+                nursery.start_soon(transport.unread_replies.send, receiver, receiver.backlog)
                 reply = await FrameStream(theirs).receive()
         assert reply is not None
         assert len(bson.decode(reply[21:])["text"]) == REPLY_BYTES
         receiver.close()
 
 
-async def test_client_is_disconnected_if_there_is_no_room_for_the_reply() -> None:
-    UNREAD_REPLIES.bounds = UnreadBounds(client_bytes=1 << 20)
+async def test_client_is_disconnected_if_there_is_no_room_for_the_reply(transport: Transport) -> None:
+    transport.unread_replies.bounds = UnreadBounds(client_bytes=1 << 20)
 
     ours, theirs = socket.socketpair()
     with theirs:
         receiver = FrameStream(ours)
-        async with serving(answer_at_length) as served:
+        async with serving(answer_at_length, transport) as served:
             with pytest.raises(SlowClientError):
-                await relay_to(receiver, served.address)
-        assert UNREAD_REPLIES.clients_closed == 1
+                await relay_to(transport, receiver, served.address)
+        assert transport.unread_replies.clients_closed == 1
         receiver.close()
 
 
@@ -164,13 +161,13 @@ async def read_slowly(theirs: socket.socket) -> None:
         await trio.sleep(0.01)
 
 
-async def test_connection_is_returned_although_the_client_reads_a_little() -> None:
+async def test_connection_is_returned_although_the_client_reads_a_little(transport: Transport) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         receiver = FrameStream(ours)
-        async with serving(answer_at_length) as served, trio.open_nursery() as nursery:
+        async with serving(answer_at_length, transport) as served, trio.open_nursery() as nursery:
             nursery.start_soon(read_slowly, theirs)
-            assert await relay_to(receiver, served.address, BoundedRelay(receiver))
+            assert await relay_to(transport, receiver, served.address, BoundedRelay(client_of(receiver, transport)))
             nursery.cancel_scope.cancel()
         assert receiver.backlog is not None
         receiver.close()
@@ -200,17 +197,17 @@ class RecordingRelay(PooledRelay):
     counted_at_end = 0
 
     def end(self, rest: bytes) -> bytes:
-        self.counted_at_end = UNREAD_REPLIES.total_bytes
+        self.counted_at_end = self.client.unread_replies.total_bytes
         return rest
 
 
-async def test_reply_counts_while_it_is_received() -> None:
+async def test_reply_counts_while_it_is_received(transport: Transport) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         receiver = FrameStream(ours)
-        relay = RecordingRelay(receiver)
-        async with serving(answer_at_length) as served:
-            assert await relay_to(receiver, served.address, relay)
+        relay = RecordingRelay(client_of(receiver, transport))
+        async with serving(answer_at_length, transport) as served:
+            assert await relay_to(transport, receiver, served.address, relay)
         assert receiver.backlog is not None
         assert relay.counted_at_end == len(receiver.backlog)
         receiver.close()
