@@ -8,9 +8,8 @@ from uuid import UUID
 from bson.decimal128 import Decimal128
 
 from shardwright.wire import rawbson
-from shardwright.wire.command_secrets import MASK, secret_fields
 from shardwright.wire.rawbson import STRING, Span
-from shardwright.wire.request import Request
+from shardwright.wire.request import MASK, Request, secret_fields
 
 _UUID_SUBTYPE: Final = 4
 _UUID_BYTES: Final = 16

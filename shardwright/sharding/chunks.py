@@ -19,9 +19,9 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.document_fields import documents, optional, required, required_uuid
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode

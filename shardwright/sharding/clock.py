@@ -13,8 +13,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT, HASH_BYTES
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.sharding.cluster_time import DUMMY_SIGNATURE_ELEMENT, HASH_BYTES, pack_timestamp, unpack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,6 +1,7 @@
 """Type-checked access to fields of catalog documents, with the errors NoSuchKey, TypeMismatch and InvalidUUID."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,6 +11,15 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 _UUID_BYTES: Final = 16
+
+
+@contextmanager
+def naming(document: str) -> Iterator[None]:
+    """Name the document, for example ``config.version``, in the errors of the block."""
+    try:
+        yield
+    except CommandError as error:
+        raise CommandError(error.code, f"{document} is malformed: {error.message}") from error
 
 
 def required(document: Mapping[str, Any], name: str, *kinds: type) -> Any:  # noqa: ANN401 - one of kinds

@@ -1,4 +1,4 @@
-"""Names of collections: their parts, their validity, and the names reserved for MongoDB.
+"""Names of collections: their parts, their validity, the names reserved for MongoDB, and arguments of commands.
 
 The rules and the messages are mongod 6.0.5's. Lengths count UTF-8 bytes, as the server's do.
 """
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.sharding.time_series import BUCKETS_PREFIX
-from shardwright.wire.database_names import is_valid_database_name
+from shardwright.sharding.versions import ChunkVersion
+from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, OBJECT
+from shardwright.wire.request import Request, is_valid_database_name
 
 NAMESPACE_BYTES_MAX: Final = 255
 SHARDED_NAMESPACE_BYTES_MAX: Final = 235
@@ -186,3 +189,47 @@ class Namespace:
 
 def _invalid(message: str) -> CommandError:
     return CommandError(ErrorCode.InvalidNamespace, message)
+
+
+def full_namespace(request: Request) -> Namespace:
+    """Parse the full namespace that a command's own field names, as in ``{split: "db.collection"}``.
+
+    Raises 40414, TypeMismatch or InvalidNamespace.
+    """
+    return Namespace.parse_collection(Arguments.of(request).namespace(request.name.encode()))
+
+
+def named_in_full(request: Request) -> Namespace:
+    """Parse a full namespace like `full_namespace`, for commands whose parser reports other errors.
+
+    Raises BadValue if it is not a string, or InvalidNamespace.
+    """
+    text = request.collection
+    namespace = Namespace.parse(text)
+    if not namespace.collection or not is_valid_database_name(namespace.db):
+        raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")
+    return namespace
+
+
+def own_collection(request: Request) -> Namespace:
+    """Parse the collection of the request's database that a command's own field names, as in ``{drop: "c"}``.
+
+    Raises as `full_namespace`.
+    """
+    return Namespace.parse_collection(f"{request.db}.{Arguments.of(request).namespace(request.name.encode())}")
+
+
+def chunk_version(arguments: Arguments, name: bytes) -> ChunkVersion:
+    """Read a required chunk version; raise 40414 or TypeMismatch."""
+    return ChunkVersion.from_span(arguments.document, arguments.span(name, OBJECT, ARRAY))
+
+
+def secondary_throttle(arguments: Arguments) -> bool | None:
+    """Whether a recipient's writes wait for its secondaries, under either name of the option; None if not given.
+
+    Raises TypeMismatch, also for null.
+    """
+    for name in (b"secondaryThrottle", b"_secondaryThrottle"):
+        if arguments.has(name):
+            return arguments.boolean(name, strictness=Strictness.EXTRACTED)
+    return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from shardwright.sharding.clock import CLUSTER_TIME
-from shardwright.sharding.operation_session import TXN_NUMBER
+from shardwright.sharding.cluster_time import DUMMY_SIGNATURE_ELEMENT
 from shardwright.sharding.shard_key import ShardKeyField, ShardKeyPattern
-from shardwright.sharding.time_signer import DUMMY_SIGNATURE_ELEMENT
+from shardwright.sharding.transaction_protocol import TXN_NUMBER
 from shardwright.wire.message import BODY_AT, OpMsg, op_msg
 from shardwright.wire.passages import InsertedDocument, Range
 from shardwright.wire.rawbson import (
@@ -42,6 +42,12 @@ _AT_TIME: Final = b"atClusterTime"
 _ID_OF_SESSION: Final = b"\x05id\0\x10\0\0\0\x04"
 _UUID_BYTES: Final = 16
 
+SESSION_ID_AT: Final = 4 + len(_ID_OF_SESSION)
+"""Offset of the UUID in a session document that begins with its id."""
+
+SESSION_BYTES: Final = SESSION_ID_AT + _UUID_BYTES + 1
+"""Length of a session document with an id alone."""
+
 _TIME_NAME: Final = b"\x11clusterTime\0"
 _TIME_BYTES: Final = 8
 _SIGNATURE_BEGINNING: Final = b"\x03signature\0" + DUMMY_SIGNATURE_ELEMENT[11:15] + b"\x05hash\0\x14\0\0\0\0"
@@ -52,6 +58,12 @@ _KEY_ID_BYTES: Final = 8
 _FIXED: Final = frozenset({DOUBLE, OBJECT_ID, DATE, INT32, TIMESTAMP, INT64, DECIMAL128})
 _KEYS: Final = frozenset({INT32, INT64, OBJECT_ID, STRING, DATE, BINARY, BOOL})
 """Types for which equality in a query means exactly that value's key bytes, hashed or not."""
+
+
+def usual_session_id(lsid: bytes) -> bytes | None:
+    """Return the UUID of a session document that has nothing else, as drivers send it; None for any other document."""
+    is_usual = len(lsid) == SESSION_BYTES and lsid.startswith(_ID_OF_SESSION, 4)
+    return lsid[SESSION_ID_AT : SESSION_ID_AT + _UUID_BYTES] if is_usual else None
 
 
 @dataclass(slots=True)

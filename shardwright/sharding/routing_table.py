@@ -1,4 +1,4 @@
-"""The routing table of one sharded collection: the owner of each range of shard key values.
+"""The routing table of one sharded collection: its attributes, and the owner of each range of shard key values.
 
 Immutable: a refresh builds a new table, which shares all blocks of unchanged chunks with the old one. So its cost
 depends on the changed chunks and not on the table. Keys are the byte strings of `ShardKeyPattern.key_bytes`, so a
@@ -9,14 +9,18 @@ ConflictingOperationInProgress. Look-ups in the past raise StaleChunkHistory if 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
+from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.chunk_block import BlockRow, ChunkBlock
 from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
+from shardwright.sharding.cluster_time import pack_timestamp, unpack_timestamp
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table_build import (
     BlockBuilder,
@@ -27,11 +31,33 @@ from shardwright.sharding.routing_table_build import (
     split_history,
 )
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.versions import ChunkVersion, shard_version_element
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedCollection:
+    """One incarnation of a sharded collection, as in `config.collections`.
+
+    ``time_series`` is set if it holds the buckets of a time-series collection.
+    """
+
+    namespace: Namespace
+    uuid: UUID
+    epoch: ObjectId
+    timestamp: Timestamp
+    key_pattern: ShardKeyPattern
+    unique: bool = False
+    default_collation: Mapping[str, Any] | None = None
+    allow_migrations: bool = True
+    max_chunk_size_bytes: int | None = None
+    time_series: TimeSeriesFields | None = None
+
+    def version(self, packed: int) -> ChunkVersion:
+        """Return a version of this incarnation of the collection."""
+        return ChunkVersion.from_packed(packed, self.epoch, self.timestamp)
 
 
 class RoutedChunk(NamedTuple):

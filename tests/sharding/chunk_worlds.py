@@ -13,9 +13,8 @@ from bson.timestamp import Timestamp
 from shardwright.sharding.chunk_changes import ChunkChanges
 from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.versions import ChunkVersion
 
 PATTERN = ShardKeyPattern.from_mapping({"x": 1})

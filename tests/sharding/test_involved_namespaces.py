@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.sharding.involved_namespaces import (
+from shardwright.sharding.pipelines.pipeline import (
     involved_namespaces,
     involved_namespaces_element,
     may_involve_others,

@@ -6,8 +6,8 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from shardwright.sharding.namespace import Namespace
-from shardwright.wire.database_names import check_database_name, is_valid_database_name
 from shardwright.wire.errors import CommandError
+from shardwright.wire.request import check_database_name, is_valid_database_name
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.sharding.passage_fields import CommonFields, KeyInQuery, free_values, only_statement
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.exact_key import exact_shard_key
-from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.sharding.targeting.filters import exact_shard_key, key_ranges
 from shardwright.wire import rawbson
 from shardwright.wire.message import BODY_AT, OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import index

@@ -5,7 +5,7 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.replies.reply_tail import cluster_time_of_usual
+from shardwright.router.replies.reply_builder import cluster_time_of_usual
 from shardwright.sharding.transaction_protocol import take_read_only, with_read_only
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
 

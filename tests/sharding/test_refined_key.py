@@ -13,12 +13,11 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.sharding.chunk_changes import extend_bound, is_extended_by, refined_chunk, refined_placement
 from shardwright.sharding.chunks import Chunk
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.refined_key import extend_bound, is_extended_by, refined_chunk, refined_placement
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from tests.sharding.chunk_worlds import COLLECTION, chunk
 
 NEW_EPOCH, NEW_TIME = ObjectId("6b003c51f6889f2ffd8ef299"), Timestamp(1001, 1)

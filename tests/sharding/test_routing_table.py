@@ -11,10 +11,10 @@ from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.chunks import Chunk, ChunkHistory, ChunkPlacement
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.past_placement import placement_at
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.targeting.targets import placement_at
 from shardwright.sharding.versions import shard_version_element
 from shardwright.wire.errors import CommandError
 from tests.sharding.chunk_worlds import COLLECTION, PATTERN, bound, chunk, key, table_of, version, whole

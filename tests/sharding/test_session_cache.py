@@ -4,7 +4,7 @@ import bson
 import pytest
 from bson.binary import Binary
 
-from shardwright.sharding.session_cache import NO_USER, SessionCache, SessionChanges, SessionId
+from shardwright.sharding.logical_sessions import NO_USER, SessionCache, SessionChanges, SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

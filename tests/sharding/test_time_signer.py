@@ -10,16 +10,16 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.received_time import ReceivedTime
-from shardwright.sharding.time_signer import (
+from shardwright.sharding.cluster_time import (
     DUMMY_SIGNATURE_ELEMENT,
+    ReceivedTime,
     SigningKey,
     SigningKeys,
     TimeSigner,
+    pack_timestamp,
     proof_of,
     refresh_delay_seconds,
 )
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
 

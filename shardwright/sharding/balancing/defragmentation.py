@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from shardwright.sharding.balancing.chunk_queries import Candidate
-from shardwright.sharding.balancing.decisions import Measure, Merge, Move, Rule, Skipped
-from shardwright.sharding.balancing.zones import ZoneMap
+from shardwright.sharding.balancing.cluster_state import Candidate, Measure, Merge, Move, Rule, Skipped, ZoneMap
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 

@@ -10,12 +10,12 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.cluster_time import unpack_timestamp
 from shardwright.sharding.document_fields import optional, required, required_uuid
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.routing_table import ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.time_series import TimeSeriesFields
-from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire import rawbson
 from shardwright.wire.rawbson import decode_document

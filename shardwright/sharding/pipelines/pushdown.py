@@ -27,8 +27,7 @@ from shardwright.sharding.pipelines.field_paths import (
     source_field,
     unset_paths,
 )
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
-from shardwright.sharding.pipelines.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
+from shardwright.sharding.pipelines.pipeline import UNPACK_BUCKET, Pipeline, Stage, unpacked_fields
 from shardwright.sharding.targeting.bucket_filters import meta_filter
 from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.rawbson import (
@@ -224,7 +223,6 @@ _RULES: Final[Mapping[str, Callable[[Stage, Condition], Condition | None]]] = {
     "$unwind": _unwound,
     UNPACK_BUCKET: _unpacked,
 }
-
 
 _MOVED: Final = frozenset({"$match", "$sort"})
 _WINDOW: Final = frozenset({"$limit", "$skip"})

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from shardwright.sharding.bson_text import value_text
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.targeting.bucket_filters import bucket_filter
-from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.sharding.targeting.filters import exact_shard_key
 from shardwright.sharding.targeting.targets import CollectionPlacement
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, duplicate_field, missing_field, unknown_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, BOOL, NULL, OBJECT, STRING, Span, spans
-from shardwright.wire.type_names import type_name
+from shardwright.wire.rawbson import ARRAY, BOOL, NULL, OBJECT, STRING, Span, spans, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from shardwright.sharding.balancing.cluster_state import Policy, ShardState
-from shardwright.sharding.balancing.decisions import Rule
-from shardwright.sharding.balancing.evening_out import THRESHOLD_CHUNKS, ideal_count
+from shardwright.sharding.balancing.cluster_state import Policy, Rule, ShardState
+from shardwright.sharding.balancing.policy import THRESHOLD_CHUNKS, ideal_count
 from tests.sharding.balancing.simulation import SimulatedChunk, World
 
 _ON_ITS_WAY: Final = "on its way"

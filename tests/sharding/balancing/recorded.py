@@ -10,7 +10,7 @@ import bson
 from bson import json_util
 
 from shardwright.sharding.balancing.cluster_state import Policy, ShardState
-from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.catalog.documents import TagEntry
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import encode_document
 from tests.sharding.balancing.simulation import SimulatedChunk, World

@@ -19,8 +19,8 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from shardwright.sharding.balancing.zones import ZoneMap
-from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.balancing.cluster_state import ZoneMap
+from shardwright.sharding.catalog.documents import TagEntry
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.rawbson import encode_document

@@ -13,20 +13,26 @@ import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from shardwright.sharding.balancing.chunk_queries import (
+from shardwright.sharding.balancing.cluster_state import (
+    NO_ZONE,
     Answer,
     Asking,
     Candidate,
     ChunkCounts,
     ChunksAcross,
+    ClusterState,
+    CollectionState,
+    Decisions,
     FirstChunk,
+    Move,
+    Policy,
     Question,
     Result,
+    Rule,
+    ShardState,
+    ZoneMap,
 )
-from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
-from shardwright.sharding.balancing.decisions import Decisions, Move, Rule
 from shardwright.sharding.balancing.policy import choose_moves, choose_splits
-from shardwright.sharding.balancing.zones import NO_ZONE, ZoneMap
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

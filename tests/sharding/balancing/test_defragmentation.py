@@ -9,6 +9,7 @@ from bson.min_key import MinKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.sharding.balancing.cluster_state import ZoneMap
 from shardwright.sharding.balancing.defragmentation import (
     LARGE_BYTES,
     MeasuredChunk,
@@ -18,7 +19,6 @@ from shardwright.sharding.balancing.defragmentation import (
     runs,
     small_bytes,
 )
-from shardwright.sharding.balancing.zones import ZoneMap
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
 

@@ -2,11 +2,8 @@
 
 import pytest
 
-from shardwright.sharding.balancing.cluster_state import ClusterState, ForceJumbo, Policy, ShardState
-from shardwright.sharding.balancing.decisions import Rule
-from shardwright.sharding.balancing.evening_out import ideal_count
-from shardwright.sharding.balancing.policy import choose_moves, first_violation
-from shardwright.sharding.balancing.zones import ZoneMap
+from shardwright.sharding.balancing.cluster_state import ClusterState, ForceJumbo, Policy, Rule, ShardState, ZoneMap
+from shardwright.sharding.balancing.policy import choose_moves, first_violation, ideal_count
 from tests.sharding.balancing.simulation import PATTERN, SimulatedChunk, World, drive
 
 

@@ -6,10 +6,8 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.sharding.balancing.cluster_state import Policy, ShardState
-from shardwright.sharding.balancing.decisions import Rule
-from shardwright.sharding.balancing.evening_out import THRESHOLD_CHUNKS, ideal_count
-from shardwright.sharding.balancing.zones import NO_ZONE
+from shardwright.sharding.balancing.cluster_state import NO_ZONE, Policy, Rule, ShardState
+from shardwright.sharding.balancing.policy import THRESHOLD_CHUNKS, ideal_count
 from tests.sampling import many
 from tests.sharding.balancing.outcome import check_even, check_no_needless_moves, check_placement, check_rounds
 from tests.sharding.balancing.simulation import SimulatedChunk, World

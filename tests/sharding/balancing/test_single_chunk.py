@@ -6,10 +6,16 @@ import bson
 import pytest
 from bson.max_key import MaxKey
 
-from shardwright.sharding.balancing.chunk_queries import Answer, Candidate
-from shardwright.sharding.balancing.cluster_state import ClusterState, CollectionState, Policy, ShardState
-from shardwright.sharding.balancing.evening_out import place_offered
-from shardwright.sharding.balancing.zones import ZoneMap
+from shardwright.sharding.balancing.cluster_state import (
+    Answer,
+    Candidate,
+    ClusterState,
+    CollectionState,
+    Policy,
+    ShardState,
+    ZoneMap,
+)
+from shardwright.sharding.balancing.policy import place_offered
 from shardwright.sharding.chunks import ChunkRange
 from tests.sharding.balancing.simulation import NAMESPACE, PATTERN, drive
 

@@ -8,10 +8,15 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.catalog.config_time import advance_config_time, observe_command, observe_read, read_after
-from shardwright.sharding.catalog.reads import CatalogRead
+from shardwright.sharding.catalog.reads import (
+    CatalogRead,
+    advance_config_time,
+    observe_command,
+    observe_read,
+    read_after,
+)
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire import rawbson
 
 READ = CatalogRead("config", {"find": "shards", "readConcern": {"level": "majority"}})

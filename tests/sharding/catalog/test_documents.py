@@ -18,10 +18,8 @@ from shardwright.sharding.catalog.cache import (
     cache_chunks_namespace,
     cached_placement_document,
 )
-from shardwright.sharding.catalog.changelog_entry import ChangeLogEntry
+from shardwright.sharding.catalog.documents import ChangeLogEntry, TagEntry, VersionEntry
 from shardwright.sharding.catalog.settings import AutoSplitSettings, BalancerSettings, ChunkSizeSettings
-from shardwright.sharding.catalog.tag_entry import TagEntry
-from shardwright.sharding.catalog.version_entry import VersionEntry
 from shardwright.sharding.chunks import read_placements
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from shardwright.sharding.catalog.indexes import CACHE_CHUNKS_INDEXES, INDEXES, RANGE_DELETIONS_INDEXES
+from shardwright.sharding.catalog.documents import CACHE_CHUNKS_INDEXES, INDEXES, RANGE_DELETIONS_INDEXES
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

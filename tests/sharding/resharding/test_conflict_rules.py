@@ -8,7 +8,7 @@ from bson.int64 import Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.resharding.conflict_rules import COLLECTION, KnownDocuments, Write, identity_key
+from shardwright.sharding.resharding_participation import COLLECTION, KnownDocuments, Write, identity_key
 
 DONORS = ("a", "b", "c")
 IDS = (1, 2)

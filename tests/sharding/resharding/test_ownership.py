@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.participation import Ownership, is_temporary, stash_namespace, temporary_namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.resharding_participation import Ownership, is_temporary, stash_namespace, temporary_namespace
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 
 SHARDS = ("s0", "s1")
 

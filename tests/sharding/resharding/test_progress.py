@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.sharding.resharding.operation_document import remaining_millis
+from shardwright.sharding.resharding_operation import remaining_millis
 
 
 @pytest.mark.parametrize(

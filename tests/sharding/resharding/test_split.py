@@ -9,8 +9,13 @@ from bson import MaxKey, MinKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.initial_chunks import PlannedChunk, ZoneRange
-from shardwright.sharding.resharding.split import TOO_FEW_KEYS, ZONE_WITHOUT_SHARDS, plan_chunks
+from shardwright.sharding.initial_chunks import (
+    RESHARDING_ZONE_WITHOUT_SHARDS,
+    TOO_FEW_KEYS,
+    PlannedChunk,
+    ZoneRange,
+    plan_chunks,
+)
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.errors import CommandError
 
@@ -76,7 +81,7 @@ def test_zones_are_split_further() -> None:
 def test_a_zone_without_shards() -> None:
     with pytest.raises(CommandError) as caught:
         plan_chunks(PATTERN, 1, [], SHARDS, [ZoneRange(key(0), key(1), "none")], {})
-    assert caught.value.code == ZONE_WITHOUT_SHARDS
+    assert caught.value.code == RESHARDING_ZONE_WITHOUT_SHARDS
 
 
 def test_thousands_of_zones() -> None:

@@ -4,7 +4,13 @@ from itertools import pairwise, product
 
 import pytest
 
-from shardwright.sharding.resharding.states import DECIDED, CoordinatorState, RecipientState, has_reached, may_follow
+from shardwright.sharding.resharding_participation import (
+    DECIDED,
+    CoordinatorState,
+    RecipientState,
+    has_reached,
+    may_follow,
+)
 
 WAY = [each for each in CoordinatorState if each is not CoordinatorState.ABORTING]
 

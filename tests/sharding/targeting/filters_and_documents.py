@@ -42,11 +42,20 @@ _KIN: tuple[tuple[Any, ...], ...] = (
     (2.0**63, Decimal128(str(2**63)), Int64(2**63 - 1), float("inf")),
     ("", "a", "A", "b", "B"),
     ("a", "a\0", "a\0b", b"a", Code("a")),
+    ("a", "ab", "a b", "a.b", "a|b", "\u00e9", "\u00ea", "b\na"),
     (True, False),
     (MinKey(), MaxKey()),
     (Timestamp(1, 1), datetime.datetime(1960, 1, 1), datetime.datetime(2020, 1, 1)),
     (ObjectId(b"\0" * 12), ObjectId(b"\1" * 12)),
 )
+
+EXPRESSIONS = (
+    *("^a", "^A", "a", "^a|b", r"^a\|", "^a?", "^b*", "^a{0}", "^a$", "^ a", "^a b", "^a#b", "^(?i)A", "^[ab]"),
+    *("^ab", "^a|^b", r"\Aa", r"^\Qa\E", r"^\Qa|b\E", r"^a\.b", r"^a.", "^\u00e9?", "^a+", r"^\x61"),
+    *("^a\nb", "^", "", r"^a\E?b", "^ab(?#none)?", "^ab#\n?", "^a b ?", r"^\Qab\E*", r"^a\Q\E?", "^ab{0,1}"),
+    *("^(a)?b", "^a(b)?", "^\u00e9{0}", r"^\|", r"^a\c\|b"),
+)
+"""Regular expressions with and without a literal prefix."""
 
 _PATHS = ("a", "a", "a", "c", "c", "d", "a.b", "a.b", "a.d", "a.b.x", "_id", "_id", "z", "a.0")
 
@@ -76,11 +85,23 @@ class Palette:
         chance = self._random.random()
         if depth == 0 or chance < 0.6:
             return {path: self._predicate() for path in self._random.sample(_PATHS, self._random.choice((1, 1, 1, 2)))}
-        if chance < 0.65:
-            return {"$expr": {"$eq": ["$a", {"$literal": self.scalar()}]}}
+        if chance < 0.75:
+            return {"$expr": self._expression(depth)}
         logical = self._random.choice(("$and", "$or", "$or", "$nor"))
         branches = [self.filter(depth - 1) for _ in range(self._random.randint(1, 3))]
         return {**(self.filter(0) if chance > 0.85 else {}), logical: branches}
+
+    def _expression(self, depth: int) -> dict[str, Any]:
+        """An expression, mostly a comparison with a constant."""
+        if depth and self._random.random() < 0.3:
+            count = self._random.randint(1, 3)
+            return {self._random.choice(("$and", "$or")): [self._expression(depth - 1) for _ in range(count)]}
+        constant = self._value()
+        if self._random.random() < 0.5 or isinstance(constant, dict):
+            constant = {self._random.choice(("$literal", "$const")): constant}
+        operands = [f"${self._random.choice(_PATHS)}", constant]
+        self._random.shuffle(operands)
+        return {self._random.choice(("$eq", "$eq", "$gt", "$gte", "$lt", "$lte", "$ne", "$cmp")): operands}
 
     def _value(self) -> Any:  # noqa: ANN401 - any BSON value
         if self._random.random() < 0.5:
@@ -93,7 +114,7 @@ class Palette:
         if chance < 0.3:
             return self._value()
         if chance < 0.35:
-            return self._random.choice((Regex("^a"), [self.scalar()]))
+            return self._random.choice((Regex(self._random.choice(EXPRESSIONS)), [self.scalar()]))
         operators = self._operators()
         return {"$not": operators} if chance > 0.95 else operators
 
@@ -109,11 +130,12 @@ class Palette:
             (
                 {"$exists": True},
                 {"$exists": False},
-                {"$type": "number"},
+                {"$type": self._random.choice(("number", "int", "string", 2, ["null", 8.0], "date", -1, "array"))},
                 {"$mod": [2, 1]},
-                {"$regex": "^a"},
+                {"$regex": self._random.choice(EXPRESSIONS)},
+                {"$regex": self._random.choice(EXPRESSIONS), "$options": self._random.choice(("i", "m", "s", "x"))},
                 {"$size": 1},
                 {"$elemMatch": {"$gt": 0}},
-                {"$in": [Regex("^a"), self.scalar()]},
+                {"$in": [Regex(self._random.choice(EXPRESSIONS)), self.scalar()]},
             )
         )

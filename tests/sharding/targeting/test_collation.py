@@ -6,7 +6,7 @@ import bson
 import pytest
 
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.collation import effective, is_collection_default, is_simple, uncollated_field
+from shardwright.sharding.targeting.values import effective, is_collection_default, is_simple, uncollated_field
 
 ENGLISH_AS_STORED = {
     "locale": "en",

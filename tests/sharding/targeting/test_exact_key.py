@@ -9,7 +9,7 @@ from bson.regex import Regex
 
 from shardwright.sharding.hashing import hash_value
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.exact_key import exact_shard_key, has_exact_id
+from shardwright.sharding.targeting.filters import exact_shard_key, has_exact_id
 from shardwright.wire import rawbson
 
 PATTERN = ShardKeyPattern.from_mapping({"a.b": 1, "c": "hashed"})

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.sharding.targeting.known_operators import unknown_operator
+from shardwright.sharding.targeting.writes import unknown_operator
 
 _TOP = (
     "unknown top level operator: $foo. If you have a field name that starts with a '$' symbol, consider using "

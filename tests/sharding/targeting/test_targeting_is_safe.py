@@ -1,5 +1,6 @@
 """Every document that a filter matches on a real mongod is on a shard that the filter targets."""
 
+import itertools
 from random import Random
 from typing import Any
 
@@ -11,12 +12,11 @@ from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.exact_key import exact_shard_key
-from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.sharding.targeting.filters import exact_shard_key, key_ranges
 from shardwright.sharding.targeting.targets import target_filter, target_ranges
 from shardwright.wire.errors import CommandError
 from tests.sampling import many
-from tests.sharding.targeting.filters_and_documents import PATTERNS, Palette
+from tests.sharding.targeting.filters_and_documents import EXPRESSIONS, PATTERNS, Palette
 from tests.sharding.targeting.placements import split_at
 
 COLLATION = {"locale": "en", "strength": 1}
@@ -74,6 +74,27 @@ def test_targeted_shards_include_every_match(
             found = pattern.key_bytes_of_document(bson.encode(match))
             assert any(low <= found < high for low, high in ranges.ranges), (tried, match)
             assert table.shard_for_key(found) in shards, (tried, match)
+
+
+@pytest.mark.parametrize("options", ["", "i", "m", "s", "x", "mx"])
+def test_a_prefix_includes_every_string_that_its_expression_matches(
+    collection: Collection[dict[str, Any]], options: str
+) -> None:
+    pattern = ShardKeyPattern.from_mapping({"a": 1})
+    characters = ("a", "A", "b", "|", " ", "\n", "\u00e9", "\u00ea", ".", "#", "\0")
+    strings = ["".join(some) for length in range(4) for some in itertools.product(characters, repeat=length)]
+    collection.delete_many({})
+    collection.insert_many([{"a": each} for each in strings])
+    for expression in EXPRESSIONS:
+        tried = {"a": {"$regex": expression, "$options": options}}
+        ranges = key_ranges(bson.encode(tried), pattern).ranges
+        try:
+            matches = list(collection.find(tried))
+        except OperationFailure:
+            continue  # not a valid expression with these options
+        for match in matches:
+            found = pattern.key_bytes_of_document(bson.encode(match))
+            assert any(low <= found < high for low, high in ranges), (tried, match)
 
 
 @pytest.mark.parametrize("key", [key for key in PATTERNS if "hashed" not in key.values()], ids=str)

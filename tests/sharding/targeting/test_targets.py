@@ -13,8 +13,7 @@ from bson.regex import Regex
 
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.exact_key import exact_shard_key
-from shardwright.sharding.targeting.filters import key_ranges
+from shardwright.sharding.targeting.filters import exact_shard_key, key_ranges
 from shardwright.sharding.targeting.targets import target_filter, target_shard_key
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -29,6 +28,9 @@ BY_NUMBER: Chunks = ({"a": 1}, [{"a": 10}, {"a": 20}])
 
 # s0: numbers   s1: strings before "m"   s2: the others, and every type behind the strings
 BY_TYPE: Chunks = ({"a": 1}, [{"a": ""}, {"a": "m"}])
+
+# s0: strings before "c", and numbers   s1: "c" to "d"   s2: the other strings   s3: objects, regular expressions …
+BY_PREFIX: Chunks = ({"a": 1}, [{"a": "c"}, {"a": "d"}, {"a": {}}])
 
 # s0: a below 5   s1: 5 with b below 100   s2: 5 with b from 100 to 200   s3: the rest of 5, and a from 6 on
 COMPOUND: Chunks = ({"a": 1, "b": 1}, [{"a": 5, "b": MinKey()}, {"a": 5, "b": 100}, {"a": 5, "b": 200}])
@@ -90,11 +92,50 @@ GOLDEN: list[tuple[Chunks, dict[str, Any], str]] = [
     (BY_NUMBER, {"a.b": 1}, "s0 s1 s2"),
     (BY_NUMBER, {"a": {"$ne": 5}}, "s0 s1 s2"),
     (BY_NUMBER, {"a": {"$not": {"$gt": 5}}}, "s0 s1 s2"),
-    (BY_NUMBER, {"a": {"$in": [1, Regex("x")]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"a": {"$in": [15, Regex("x")]}}, "s1 s2"),
     (BY_NUMBER, {"a": [1, 2]}, "s0 s1 s2"),
     (BY_NUMBER, {"$where": "this.a == 1"}, "s0 s1 s2"),
-    (BY_NUMBER, {"a": {"$type": "string"}}, "s0 s1 s2"),
-    (BY_TYPE, {"a": Regex("^c")}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$other", 15]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", "$$ROOT.b"]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", {"$literal": [15]}]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a.b", 15]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$or": [{"$eq": ["$a", 15]}, "$other"]}}, "s0 s1 s2"),
+    (BY_NUMBER, {"$expr": {"$in": ["$a", [15]]}}, "s0 s1 s2"),
+    # comparisons in expressions, which have no type
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", 15]}}, "s1"),
+    (BY_NUMBER, {"$expr": {"$eq": [15.0, "$a"]}}, "s1"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", {"$literal": 25}]}}, "s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", "x"]}}, "s2"),
+    (BY_NUMBER, {"$expr": {"$eq": ["$a", None]}}, "s0"),
+    (BY_NUMBER, {"$expr": {"$and": [{"$eq": ["$a", 15]}, "$other"]}}, "s1"),
+    (BY_NUMBER, {"$expr": {"$or": [{"$eq": ["$a", 15]}, {"$gt": ["$a", 100]}]}}, "s1 s2"),
+    (BY_NUMBER, {"$expr": {"$gt": [10, "$a"]}}, "s0"),
+    (BY_NUMBER, {"$expr": {"$gte": ["$a", 20]}}, "s2"),
+    (BY_NUMBER, {"$expr": {"$lt": ["$a", "x"]}}, "s0 s1 s2"),
+    (BY_TYPE, {"$expr": {"$lt": ["$a", 5]}}, "s0"),
+    (HASHED, {"$expr": {"$eq": ["$a", "x"]}}, "s0"),
+    (HASHED, {"$expr": {"$gt": ["$a", "x"]}}, "s0 s1"),
+    (DOTTED, {"$expr": {"$eq": ["$a.b", 12]}}, "s1"),
+    (COMPOUND, {"a": 5, "$expr": {"$eq": ["$b", 150]}}, "s2"),
+    # types
+    (BY_NUMBER, {"a": {"$type": "string"}}, "s2"),
+    (BY_TYPE, {"a": {"$type": ["int", 18]}}, "s0"),
+    (BY_TYPE, {"a": {"$type": "string"}}, "s1 s2"),
+    (BY_TYPE, {"a": {"$type": "array"}}, "s0 s1 s2"),
+    (BY_TYPE, {"a": {"$mod": [2, 1]}}, "s0"),
+    # regular expressions: strings with the literal prefix, and regular expressions, which sort after strings
+    (BY_TYPE, {"a": Regex("^c")}, "s1 s2"),
+    (BY_TYPE, {"a": {"$regex": "^n"}}, "s2"),
+    (BY_PREFIX, {"a": Regex("^c")}, "s1 s3"),
+    (BY_PREFIX, {"a": {"$regex": "^c", "$options": "s"}}, "s1 s3"),
+    (BY_PREFIX, {"a": {"$regex": Regex(r"\Ac.x", "m")}}, "s1 s3"),
+    (BY_PREFIX, {"a": {"$in": [Regex("^c"), "x"]}}, "s1 s2 s3"),
+    (BY_PREFIX, {"a": Regex("c")}, "s0 s1 s2 s3"),
+    (BY_PREFIX, {"a": Regex("^c", "i")}, "s0 s1 s2 s3"),
+    (BY_PREFIX, {"a": Regex("^c", "m")}, "s0 s1 s2 s3"),
+    (BY_PREFIX, {"a": Regex("^c?")}, "s0 s1 s2 s3"),
+    (BY_PREFIX, {"a": Regex("^c|x")}, "s0 s1 s2 s3"),
+    (BY_PREFIX, {"a": {"$not": Regex("^c")}}, "s0 s1 s2 s3"),
     # compound keys: equality on the first fields, then points or one range
     (COMPOUND, {"a": 5, "b": 150}, "s2"),
     (COMPOUND, {"b": 150, "a": 5}, "s2"),
@@ -128,10 +169,16 @@ GOLDEN: list[tuple[Chunks, dict[str, Any], str]] = [
 ]
 
 COLLATED: list[tuple[Chunks, dict[str, Any], str]] = [
-    (BY_TYPE, {"a": "c"}, "s1 s2"),
-    (BY_TYPE, {"a": {"$gt": "x"}}, "s1 s2"),
+    (BY_TYPE, {"a": "c"}, "s0 s1 s2"),
+    (BY_TYPE, {"a": {"$gt": "x"}}, "s0 s1 s2"),
+    (BY_TYPE, {"a": {"$in": [1, "x"]}}, "s0 s1 s2"),
     (BY_TYPE, {"a": {"$in": [1, 2]}}, "s0"),
-    (BY_TYPE, {"a": {"x": "c"}}, "s2"),
+    (BY_TYPE, {"a": {"x": "c"}}, "s0 s1 s2"),
+    (BY_TYPE, {"$and": [{"a": 1}, {"a": "c"}]}, "s0"),
+    (BY_TYPE, {"$or": [{"a": 1}, {"a": "c"}]}, "s0 s1 s2"),
+    (BY_TYPE, {"$expr": {"$eq": ["$a", "c"]}}, "s0 s1 s2"),
+    (BY_TYPE, {"$expr": {"$lt": ["$a", 5]}}, "s0"),
+    (BY_PREFIX, {"a": Regex("^c")}, "s1 s3"),
     (BY_NUMBER, {"a": 15}, "s1"),
     (HASHED, {"a": "x"}, "s0 s1"),
     (HASHED, {"a": 1}, "s1"),

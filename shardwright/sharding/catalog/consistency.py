@@ -1,20 +1,36 @@
-"""The rules of ``checkMetadataConsistency``: gaps and overlaps of chunks and zones, and the reported inconsistencies.
+"""The rules of ``checkMetadataConsistency``: gaps and overlaps of chunks and zones, differences among shards. No I/O.
+
+Indexes and options may differ among the shards that own chunks of a collection, and options from the catalog.
 
 The inconsistencies have the names and descriptions of MongoDB 7.0 and 8.0. Additions of ours are `ChunkOnUnknownShard`,
 `DatabaseOnUnknownShard`, `OrphanedDocuments`, `OutdatedDatabaseEntry`, `StrayChunks`, `StrayDatabase` and
 `StrayTemporaryCollection`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from bson.binary import Binary
 
+from shardwright.sharding.catalog.documents import CollectionEntry
 from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import encode_document
+
+MODIFIABLE: Final[Mapping[str, Any]] = {
+    "validator": {},
+    "validationLevel": "strict",
+    "validationAction": "error",
+    "changeStreamPreAndPostImages": {"enabled": False},
+}
+"""The options that ``collMod`` can change, with their defaults."""
+
+CONFIG_SHARD: Final = "config"
+"""Name of the config servers in reports, among the shards' names, as in MongoDB."""
 
 
 class Inconsistency(Enum):
@@ -131,3 +147,82 @@ class RangeCheck:
 
 def _raw(bound: Mapping[str, Any]) -> bytes:
     return rawbson.encode_document(bound)
+
+
+def option_value(name: str, options: Mapping[str, Any]) -> object:
+    """Return the value of an option, or its default if it is left out."""
+    return options.get(name, MODIFIABLE.get(name))
+
+
+def different_options(options: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    """Return the sorted names of options that differ, in the format of ``listCollections``. The UUID is ignored."""
+    names = {*options, *others} - {"uuid"}
+    return sorted(name for name in names if not _is_same(name, options, others))
+
+
+def _is_same(name: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return encode_document({name: option_value(name, options)}) == encode_document({name: option_value(name, others)})
+
+
+def index_differences(namespace: str, of_shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return an inconsistency for each index that is missing or has other properties on some owner.
+
+    Args:
+        of_shards: the index specifications, by owner.
+    """
+    names = sorted({index["name"] for indexes in of_shards.values() for index in indexes})
+    found = []
+    for name in names:
+        versions = {
+            shard: next((index for index in indexes if index["name"] == name), None)
+            for shard, indexes in of_shards.items()
+        }
+        present = [index for index in versions.values() if index is not None]
+        missing = sorted(shard for shard, index in versions.items() if index is None)
+        fields = {field for index in present for field in index}
+        unequal = sorted(field for field in fields if any(each.get(field) != present[0].get(field) for each in present))
+        if missing or unequal:
+            info = {"indexName": name, "missingFromShards": missing, "inconsistentProperties": unequal}
+            found.append(Inconsistency.InconsistentIndex.document(namespace, info=info))
+    return found
+
+
+def option_differences(entry: CollectionEntry, of_shards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return an inconsistency if the owners' options differ from each other or from the catalog.
+
+    Args:
+        entry: the collection in the catalog, with its default collation and the fields of a time series.
+        of_shards: the options of the collection on each owner, as ``listCollections`` shows them.
+    """
+    versions: list[tuple[Mapping[str, Any], list[str]]] = []
+    for shard, options in sorted(of_shards.items()):
+        alike = next((shards for each, shards in versions if not different_options(each, options)), None)
+        if alike is None:
+            versions.append((options, [shard]))
+        else:
+            alike.append(shard)
+    if not all(_are_of_entry(entry, options) for options, _ in versions):
+        versions.append((_options_of(entry), [CONFIG_SHARD]))
+    if len(versions) < 2:
+        return []
+    found = [{"options": options, "shards": shards} for options, shards in versions]
+    return [Inconsistency.CollectionOptionsMismatch.document(str(entry.namespace), options=found)]
+
+
+def _are_of_entry(entry: CollectionEntry, options: Mapping[str, Any]) -> bool:
+    if options.get("collation") != _options_of(entry).get("collation"):
+        return False
+    time_series = options.get("timeseries")
+    if time_series is None or entry.time_series is None:
+        return time_series is entry.time_series
+    # A mongod adds the bucket span to options that have only a granularity; the catalog has the requested options.
+    return TimeSeriesFields.from_document(time_series).makes_buckets_like(entry.time_series)
+
+
+def _options_of(entry: CollectionEntry) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if entry.default_collation is not None:
+        options["collation"] = dict(entry.default_collation)
+    if entry.time_series is not None:
+        options["timeseries"] = entry.time_series.to_document()
+    return options

@@ -10,7 +10,7 @@ from bson.min_key import MinKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sharding.consistency import RangeCheck
+from shardwright.sharding.catalog.consistency import RangeCheck
 from shardwright.sharding.shard_key import ShardKeyPattern
 
 LOW, HIGH = MinKey(), MaxKey()
