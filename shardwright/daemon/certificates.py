@@ -12,8 +12,7 @@ import trio
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsConfigurationError, TlsSettings
+from shardwright.wire.tls import ProcessTls, TlsConfigurationError, TlsSettings
 
 logger = get_logger("daemon.tls")
 
@@ -24,7 +23,7 @@ ROTATION_SIGNAL: Final = signal.SIGHUP
 _SIGNAL: Final = "signal"
 
 
-def rotate_certificates(message: str | None = None) -> None:
+def rotate_certificates(tls: ProcessTls, message: str | None = None) -> None:
     """Reload the certificate files.
 
     Args:
@@ -34,7 +33,7 @@ def rotate_certificates(message: str | None = None) -> None:
         CommandError: InvalidSSLConfiguration, a file cannot be used; the former certificates stay.
     """
     try:
-        TLS.rotate()
+        tls.rotate()
     except TlsConfigurationError as error:
         logger.error("Could not rotate the certificates; the old ones stay in use", error=str(error))
         raise CommandError(ErrorCode.InvalidSSLConfiguration, str(error)) from error
@@ -63,21 +62,21 @@ class RotationSignals:
 _PAUSE_SECONDS: Final = 86_400
 
 
-async def watch_expiry() -> None:
+async def watch_expiry(tls: ProcessTls) -> None:
     """Warn once a day until cancelled, within `TlsSettings.expiration_warning_days` of the expiry."""
     while True:
-        warn_of_expiry(datetime.now(UTC))
+        warn_of_expiry(tls, datetime.now(UTC))
         await trio.sleep(_PAUSE_SECONDS)
 
 
-def warn_of_expiry(now: datetime) -> None:
+def warn_of_expiry(tls: ProcessTls, now: datetime) -> None:
     """Warn if the certificate in use has expired, or expires soon."""
-    days = TLS.settings.expiration_warning_days
-    if not days or TLS.expires_at is None:
+    days = tls.settings.expiration_warning_days
+    if not days or tls.expires_at is None:
         return
-    left = TLS.expires_at - now
+    left = tls.expires_at - now
     if left < timedelta(0):
-        logger.warning("The certificate of this server has expired", error=f"it was valid until {TLS.expires_at}")
+        logger.warning("The certificate of this server has expired", error=f"it was valid until {tls.expires_at}")
     elif left < timedelta(days=days):
         logger.warning("The certificate of this server expires soon", days=left.days)
 

@@ -22,8 +22,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import CommandError, missing_field, wrong_type
-from shardwright.wire.rawbson import encode_elements, from_elements, is_string, spans
-from shardwright.wire.type_names import type_name_of, type_of
+from shardwright.wire.rawbson import encode_elements, from_elements, is_string, spans, type_name_of, type_of
 
 _MISSING_INFO: Final = 40671
 _WRONG_TYPE: Final = 13111

@@ -20,9 +20,8 @@ from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.passages import EPOCH
-from shardwright.wire.rawbson import is_string
+from shardwright.wire.rawbson import is_string, type_name_of
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name_of
 
 Count = Callable[[], int]
 """Returns 0 when it is called first, then 1, and so on."""

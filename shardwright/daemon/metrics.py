@@ -10,12 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.registry import Collector
 
-from shardwright.daemon.operation_metrics import Histogram, OperationMetrics, cumulative
+from shardwright.daemon.operation_metrics import Exemplars, Histogram, OperationMetrics, cumulative
 from shardwright.daemon.version import package_version
 from shardwright.wire.logger import INTERNAL_ERRORS
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.tls import ProcessTls
+from shardwright.wire.transport.pool import ConnectionPools
 from shardwright.wire.transport.server import Server
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -138,14 +137,20 @@ class Metrics(Collector):
         description: str,
         labels: Sequence[str],
         read_values: Callable[[], Mapping[tuple[str, ...], Histogram]],
+        exemplars: Exemplars | None = None,
     ) -> None:
-        """Export histograms of durations kept elsewhere; arguments as `gauges`."""
+        """Export histograms of durations kept elsewhere; arguments as `gauges`.
+
+        Args:
+            exemplars: traced operations by the last label; they may be added later.
+        """
         full_name = f"{self._prefix}_{name}"
 
         def read() -> Metric:
             family = HistogramMetricFamily(full_name, description, labels=tuple(labels))
             for values, histogram in read_values().items():
-                family.add_metric(values, buckets=cumulative(histogram.buckets), sum_value=histogram.seconds)
+                buckets = cumulative(histogram.buckets, None if exemplars is None else exemplars.get(values[-1]))
+                family.add_metric(values, buckets=buckets, sum_value=histogram.seconds)
             return family
 
         self._add(name, read)
@@ -188,7 +193,7 @@ LAG_PAUSE_SECONDS: Final = 0.5
 """Pause between two measurements of the event loop's lag."""
 
 
-def measure_process(metrics: Metrics) -> Histogram:
+def measure_process(metrics: Metrics, tls: ProcessTls) -> Histogram:
     """Add metrics of the process; return the histogram that `measure_lag` fills."""
     build = package_version(), platform.python_version()
     metrics.gauges(
@@ -198,7 +203,7 @@ def measure_process(metrics: Metrics) -> Histogram:
         "certificate_expiry_timestamp_seconds",
         "Time in seconds since 1970 at which the certificate of this server expires; absent without TLS",
         (),
-        lambda: {} if TLS.expires_at is None else {(): TLS.expires_at.timestamp()},
+        lambda: {} if tls.expires_at is None else {(): tls.expires_at.timestamp()},
     )
     return metrics.histogram("event_loop_lag_seconds", "Time by which timers of the event loop fire late")
 
@@ -245,35 +250,36 @@ def measure_connections(metrics: Metrics, server: Server, pools: ConnectionPools
         "Unexpected exceptions, each logged with its traceback; one ends a request, a connection or a job",
         lambda: INTERNAL_ERRORS.total,
     )
+    unread_replies = server.transport.unread_replies
     metrics.gauge(
         "unread_reply_bytes",
         "Memory held by replies that clients have not read",
-        lambda: UNREAD_REPLIES.total_bytes,
+        lambda: unread_replies.total_bytes,
     )
     metrics.observed_counter(
         "slow_clients_closed",
         "Client connections closed because their unread replies held too much memory",
-        lambda: UNREAD_REPLIES.clients_closed,
+        lambda: unread_replies.clients_closed,
     )
     metrics.observed_counter(
         "long_replies_refused",
         "Replies of shards refused because unread replies held all the memory allowed",
-        lambda: UNREAD_REPLIES.reservations.refused,
+        lambda: unread_replies.reservations.refused,
     )
     metrics.gauge(
         "unread_reply_bytes_max",
         "Peak since the process started of the memory held by replies that clients have not read",
-        lambda: UNREAD_REPLIES.peak_bytes,
+        lambda: unread_replies.peak_bytes,
     )
     metrics.gauge(
         "held_batch_bytes",
         "Memory held by batches that idle cursors have fetched and not returned, part of unread_reply_bytes",
-        lambda: UNREAD_REPLIES.holdings.total_bytes,
+        lambda: unread_replies.holdings.total_bytes,
     )
     metrics.observed_counter(
         "cursors_ended_for_room",
         "Idle cursors killed to free memory for other replies",
-        lambda: UNREAD_REPLIES.holdings.ended,
+        lambda: unread_replies.holdings.ended,
     )
     metrics.labelled_gauge(
         "pool_connections",

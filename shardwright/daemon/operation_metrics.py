@@ -4,14 +4,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.samples import Exemplar
 
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
-from shardwright.wire.message import MORE_TO_COME
+from shardwright.wire.message import BODY_AT, MORE_TO_COME, OpMsg
+from shardwright.wire.rawbson import decode_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
@@ -65,9 +67,26 @@ class Histogram:
         self.seconds += other.seconds
 
 
-def cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
-    """Convert buckets to Prometheus's form: bound and number of all durations up to it."""
-    return list(zip(_BUCKET_LABELS, accumulate(buckets), strict=True))
+Exemplars: TypeAlias = dict[str, dict[int, Exemplar]]
+"""Traced operations by a label of their histogram, and by the bucket of their duration."""
+
+
+def note_exemplar(exemplars: Exemplars, label: str, exemplar: Exemplar) -> None:
+    """Show a traced operation with the bucket of its duration, until a later one replaces it."""
+    exemplars.setdefault(label, {})[bisect_left(BUCKET_BOUNDS_SECONDS, exemplar.value)] = exemplar
+
+
+CumulativeBucket: TypeAlias = tuple[str, float] | tuple[str, float, Exemplar]
+"""Bound of a bucket, number of all durations up to it, and an exemplar if there is one."""
+
+
+def cumulative(buckets: Sequence[int], exemplars: Mapping[int, Exemplar] | None = None) -> list[CumulativeBucket]:
+    """Convert buckets to Prometheus's form; ``exemplars`` are by the index of their bucket."""
+    result: list[CumulativeBucket] = list(zip(_BUCKET_LABELS, accumulate(buckets), strict=True))
+    for at, exemplar in (exemplars or {}).items():
+        bound, total, *_ = result[at]
+        result[at] = bound, total, exemplar
+    return result
 
 
 OK: Final = "ok"
@@ -116,11 +135,25 @@ def outcome_of_success(client: ClientConnection, request: Request) -> str:
     return OK
 
 
+def outcome_of_reply(reply: bytes | None) -> tuple[str, int]:
+    """Return the outcome in a reply, and the code of the error; ``ok`` without a reply, because it was relayed."""
+    if reply is None or not reply.startswith(_FAILED, _ELEMENTS_AT):
+        return OK, 0
+    document = decode_document(OpMsg(reply).body)
+    code = document.get("code", 0)
+    return str(document.get("codeName", "unknown")), code if isinstance(code, int) else 0
+
+
 def _first_leaf(failure: BaseException) -> BaseException:
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
 
+
+_FAILED: Final = b"\x01ok\0" + bytes(8)
+"""First element in the reply to a failed command, as mongods and daemons write it."""
+
+_ELEMENTS_AT: Final = BODY_AT + 4
 
 UNKNOWN_COMMAND: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
@@ -200,9 +233,10 @@ class OperationMetrics:
         self._commands = frozenset(commands)
         self._series: dict[str, _Series] = {}
         self._on_targets: dict[str, dict[str, TargetStatistics]] = {}
+        self._exemplars: Exemplars = {}
 
     def observe(self, command: str, outcome: str, seconds: float) -> None:
-        """Count one operation: ``outcome`` is one of `daemon.operation_metrics`."""
+        """Count one operation; ``outcome`` is `OK` or the name of an error."""
         series = self._series.get(command)
         if series is None:
             series = self._series_of(command)
@@ -214,10 +248,10 @@ class OperationMetrics:
         else:
             _count_new_outcome(outcomes, outcome)
 
-    def observe_on(self, target: str, command: str, seconds: float, bytes_sent: int, bytes_received: int) -> None:
+    def observe_on(self, target: str, command: str, seconds: float, bytes_sent: int, bytes_received: int) -> int:
         """Count one successful operation by its command and by the server or shard that has served it.
 
-        This takes as long as `observe`.
+        This takes as long as `observe`. Return the number of the bucket of the duration, for other histograms.
 
         Args:
             bytes_sent: the length of the request to the target.
@@ -227,10 +261,16 @@ class OperationMetrics:
             statistics = self._on_targets[target][command]
         except KeyError:
             statistics = self._statistics_on(target, command)
-        statistics.buckets[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
+        bucket = bisect_left(BUCKET_BOUNDS_SECONDS, seconds)
+        statistics.buckets[bucket] += 1
         statistics.seconds += seconds
         statistics.bytes_sent += bytes_sent
         statistics.bytes_received += bytes_received
+        return bucket
+
+    def note_exemplar(self, command: str, exemplar: Exemplar) -> None:
+        """Show a traced operation in the histogram of its command."""
+        note_exemplar(self._exemplars, self._label_of(command), exemplar)
 
     def statistics(self) -> dict[str, CommandStatistics]:
         """Return the numbers so far by command."""
@@ -268,7 +308,8 @@ class OperationMetrics:
         for command, statistics in self.statistics().items():
             for outcome, count in statistics.outcomes.items():
                 operations.add_metric((command, outcome), count)
-            durations.add_metric((command,), buckets=cumulative(statistics.buckets), sum_value=statistics.seconds)
+            buckets = cumulative(statistics.buckets, self._exemplars.get(command))
+            durations.add_metric((command,), buckets=buckets, sum_value=statistics.seconds)
         faults = CounterMetricFamily(
             f"{self._prefix}_operation_faults", "Operations that failed by no fault of the client", labels=("outcome",)
         )

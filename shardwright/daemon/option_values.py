@@ -1,22 +1,30 @@
-"""The text formats of option values.
+"""The text formats of the values of options and server parameters, and the meaning of addresses among them.
 
 Each parser raises ValueError, with a message for the user, for any other text.
 """
 
+import argparse
 import json
 import math
 import os
+import re
+import socket
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from bson import json_util
 
 from shardwright.daemon.document_filter import Predicate, parse_filter
 from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import PORT_MAX, ConnectionString, HostAndPort
-from shardwright.wire.tls.contexts import PROTOCOLS
+from shardwright.wire.tls import PROTOCOLS
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """``sockaddr_un`` holds 108 bytes, including the terminating null."""
+
+_HOST_NAME_MAX: Final = 253
+_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 
 _NUMBER_MAX: Final = 1_000_000_000
 """The limit of numbers in options, so that calculations of bytes or times cannot overflow."""
@@ -67,6 +75,16 @@ def _check_host_name(parsed: HostAndPort, text: str) -> None:
     """Refuse names that mongod would accept, but that no host can have."""
     if any(character.isspace() or character in "/,[" for character in parsed.host):
         raise ValueError(f"{text!r} has no valid host name")
+
+
+def parse_host_name(text: str) -> str:
+    """Parse the name of a host in DNS, which is also safe as the name of a file and in a shell."""
+    labels = text.split(".")
+    if len(text) > _HOST_NAME_MAX or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
+        raise ValueError(
+            f"{text!r} is not a host name of letters, digits, - and dots (write an international name as xn--…)"
+        )
+    return text
 
 
 def parse_port(text: str, *, port_min: int = 0) -> int:
@@ -174,9 +192,69 @@ def parse_number_up_to(maximum: int, text: str) -> int:
     return number
 
 
+def parse_url(text: str) -> str:
+    """Parse an HTTP URL."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is not of the form http://HOST:PORT or https://HOST:PORT")
+    return text
+
+
+def parse_ratio(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = math.nan
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{text!r} is not a number from 0 to 1")
+    return ratio
+
+
 def parse_pair(text: str) -> tuple[str, str]:
     """Parse ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
+
+
+def check_exposure(parsed: argparse.Namespace) -> None:
+    """Refuse to listen on the network without access control, unless ``--noauth`` is given.
+
+    Raises:
+        ValueError: an address is not of this machine alone, and there is neither a key nor ``--noauth``.
+    """
+    if parsed.key_file is not None or parsed.cluster_auth_mode is not None or parsed.noauth:
+        return
+    for address in parsed.bind_ip:
+        if not _is_loopback(address):
+            raise ValueError(f"will not listen on {address} without access control: give --key-file, or --noauth")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def known_address(parsed: argparse.Namespace) -> str:
+    """Return the ``host:port`` at which other processes reach the daemon.
+
+    Without ``--advertise`` it is the first address to listen on that is not loopback, else loopback. If the daemon
+    listens on all addresses, it is the machine's host name.
+    """
+    if parsed.advertise is not None:
+        return str(HostAndPort(parsed.advertise.host, parsed.advertise.port or parsed.port))
+    first = next((each for each in parsed.bind_ip if not _is_loopback(each)), parsed.bind_ip[0])
+    host = socket.gethostname() if first in ("0.0.0.0", "::") else first
+    return str(HostAndPort(host, parsed.port))
+
+
+def parse_boolean(text: str) -> bool:
+    """Parse a parameter that is on or off; ValueError, with a message for the user, for anything else."""
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return found

@@ -1,4 +1,4 @@
-"""A process on its machine: pid file, core dumps, messages to the service manager.
+"""The environment of a process: its pid file, core dumps, the service manager, and whether it may run in its cluster.
 
 Messages follow the protocol of systemd's ``sd_notify``, one datagram a message.
 
@@ -24,6 +24,9 @@ logger = get_logger("daemon.run")
 
 _STATUS_SECONDS: Final = 5.0
 _STATUS_WITHOUT_REASON: Final = "Serving"
+
+EXIT_NEED_DOWNGRADE: Final = 62
+"""The daemon's exit code, as of a mongod that finds data files of another version (``EXIT_NEED_DOWNGRADE``)."""
 
 
 class ServiceManager:
@@ -104,7 +107,8 @@ def pid_file(path: Path | None) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-_FILTER: Final = Path("/proc/self/coredump_filter")
+_COREDUMP_FILTER: Final = Path("/proc/self/coredump_filter")
+
 _NO_MEMORY: Final = "0"
 
 
@@ -112,6 +116,16 @@ def forbid_core_dumps() -> None:
     """Exclude the memory of this process from core dumps, however it ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        _FILTER.write_text(_NO_MEMORY)
+        _COREDUMP_FILTER.write_text(_NO_MEMORY)
     except OSError as error:
         logger.warning("Could not keep memory out of core dumps", error=str(error))
+
+
+class UnfitClusterError(Exception):
+    """The daemon must not run in its cluster; the message gives the reason and the remedy. It ends the process."""
+
+
+def check_fitness(refusal: str | None) -> None:
+    """End this daemon with UnfitClusterError if there is a reason for it; None if it may run in its cluster."""
+    if refusal is not None:
+        raise UnfitClusterError(refusal)

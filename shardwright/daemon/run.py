@@ -1,4 +1,7 @@
-"""The lifecycle of a daemon process: logs, listening sockets, serving, metrics, and orderly shutdown at a signal."""
+"""The lifecycle of a daemon process: logs, listening sockets, serving, metrics, and orderly shutdown at a signal.
+
+A changed configuration is applied to the running process, except for options that need a restart.
+"""
 
 import argparse
 import gc
@@ -15,35 +18,90 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from shardwright.daemon.authentication import read_key_file
 from shardwright.daemon.certificates import RotationSignals, tls_settings, watch_expiry
 from shardwright.daemon.http import HealthServer, serve_http
-from shardwright.daemon.key_file import read_key_file
 from shardwright.daemon.log_formats import REDACTION
-from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
+from shardwright.daemon.logs import DaemonLogs, configure_logs, log_uncaught_exceptions, set_level
 from shardwright.daemon.metrics import Metrics, measure_lag, measure_process
-from shardwright.daemon.options import check_exposure, known_address
-from shardwright.daemon.process_environment import ServiceManager, forbid_core_dumps, pid_file
-from shardwright.daemon.reload import ReadAgain, Reread, apply_to_process, newcomer_limits, unread_bounds, use_timeouts
+from shardwright.daemon.option_values import check_exposure, known_address
+from shardwright.daemon.process_environment import (
+    EXIT_NEED_DOWNGRADE,
+    ServiceManager,
+    UnfitClusterError,
+    forbid_core_dumps,
+    pid_file,
+)
 from shardwright.daemon.signals import LogAction, obey_log_signals, wait_for_end
-from shardwright.daemon.unfit_cluster import EXIT_CODE, UnfitClusterError
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.limits import CONNECTIONS_MAX
 from shardwright.wire.logger import get_logger
-from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls import ProcessTls
 from shardwright.wire.transport.answers import Handler
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.local_sockets import LOCAL_SOCKETS, socket_path
+from shardwright.wire.transport.cluster_auth import ClusterAuth
 from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reply_memory import UnreadReplies
+from shardwright.wire.transport.reservations import UnreadBounds
 from shardwright.wire.transport.server import Server
-from shardwright.wire.transport.unauthenticated_clients import Newcomers
+from shardwright.wire.transport.transport import LocalSockets, Timeouts, Transport, socket_path
+from shardwright.wire.transport.unauthenticated_clients import NewcomerLimits, Newcomers
 
 logger = get_logger("daemon.run")
 
 _BACKLOG: Final = 4096
 _GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
 """Requests leave no reference cycles, so the collector's default of a run every 700 objects would be wasted work."""
+
+
+def unread_bounds(parsed: argparse.Namespace) -> UnreadBounds:
+    """Return the limits of `wire.transport.reply_memory`."""
+    return UnreadBounds(
+        parsed.unread_reply_mb << 20, parsed.unread_reply_mb_per_client << 20, float(parsed.unread_reply_seconds)
+    )
+
+
+def _newcomer_limits(parsed: argparse.Namespace) -> NewcomerLimits:
+    """Return the limits of `wire.transport.unauthenticated_clients`."""
+    return NewcomerLimits(
+        parsed.log_in_seconds,
+        parsed.idle_seconds_before_log_in,
+        parsed.message_bytes_before_log_in,
+        parsed.failed_log_ins,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """A configuration that was read again.
+
+    Attributes:
+        changed: the attributes of changed options that can be applied at run time.
+        waiting: the names of changed options that only a restart applies.
+    """
+
+    values: argparse.Namespace
+    changed: frozenset[str]
+    waiting: tuple[str, ...] = ()
+
+
+ReadAgain = Callable[[], Reread]
+"""Reads the configuration again; raises OSError or ValueError, with a message for the operator, if that fails."""
+
+
+def apply_to_process(reread: Reread) -> None:
+    """Apply the options that belong to the process as a whole."""
+    values, changed = reread.values, reread.changed
+    if "log_level" in changed:
+        set_level(values.log_level)
+    if "redact_client_log_data" in changed:
+        REDACTION.is_on = values.redact_client_log_data
+
+
+def apply_to_transport(transport: Transport, values: argparse.Namespace) -> None:
+    """Apply the options for open and new connections."""
+    timeouts = transport.timeouts
+    timeouts.hello_seconds, timeouts.selection_seconds = values.hello_seconds, values.selection_seconds
+    transport.unread_replies.bounds = unread_bounds(values)
 
 
 class Daemon(Handler, Protocol):
@@ -76,7 +134,7 @@ class Daemon(Handler, Protocol):
         """Prepare the shutdown, after which operations may continue for `seconds`; called before connections close."""
 
 
-Start = Callable[[trio.Nursery], Awaitable[Daemon]]
+Start = Callable[[Transport, trio.Nursery], Awaitable[Daemon]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,26 +190,21 @@ def run_daemon(
     """
     try:
         check_exposure(arguments)
-        TLS.use(tls_settings(arguments, secured_sockets=frozenset(secured_sockets)))
-        use_cluster_auth(arguments)
+        transport = transport_of(arguments, secured_sockets)
     except OSError as error:
         return explain_start_error(component, error)
     except ValueError as error:
         print(f"{component}: {error}", file=sys.stderr)
         return 1
-    UNREAD_REPLIES.bounds = unread_bounds(arguments)
-    use_timeouts(arguments)
     unix_sockets = [] if unix_socket is None else [Path(unix_socket)]
-    if arguments.unix_socket_directory is not None:
-        LOCAL_SOCKETS.use(arguments.unix_socket_directory)
-        if not reuse_port:
-            unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
+    if arguments.unix_socket_directory is not None and not reuse_port:
+        unix_sockets.append(socket_path(arguments.unix_socket_directory, known_address(arguments)))
     REDACTION.is_on = arguments.redact_client_log_data
     resources = ExitStack()
     try:
         configure_logs(arguments.log_level, arguments.log_file, arguments.log_rotate, arguments.log_format)
         log_uncaught_exceptions()
-        if CLUSTER_AUTH.is_on or TLS.accepting is not None:
+        if transport.cluster_auth.is_on or transport.tls.accepting is not None:
             forbid_core_dumps()
         obey_log_signals(on_log_signal or DaemonLogs().rotate)
         listeners = open_listeners(arguments.bind_ip, arguments.port, reuse_port=reuse_port)
@@ -163,13 +216,14 @@ def run_daemon(
     (introduction or Introduction()).log(component)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     _schedule_as_batch()
-    life = _Life(component, arguments, start, listeners, metrics_listeners, read_again, ServiceManager(is_main=is_main))
+    manager = ServiceManager(is_main=is_main)
+    life = _Life(component, arguments, transport, start, listeners, metrics_listeners, read_again, manager)
     exit_code = 0
     with resources:
         try:
             trio.run(life.run)
         except* UnfitClusterError as group:
-            exit_code = EXIT_CODE
+            exit_code = EXIT_NEED_DOWNGRADE
             _explain_refusal(component, group)
         finally:
             for path in unix_sockets:
@@ -185,15 +239,22 @@ def _explain_refusal(component: str, group: BaseExceptionGroup[UnfitClusterError
     print(f"{component}: {error}", file=sys.stderr)
 
 
-def use_cluster_auth(arguments: argparse.Namespace) -> None:
-    """Set up the authentication between the cluster's processes according to the options.
+def transport_of(arguments: argparse.Namespace, secured_sockets: Sequence[str] = ()) -> Transport:
+    """Create the transport of a process with these options; `secured_sockets` as for `run_daemon`.
 
     Raises:
         OSError: the key file cannot be read.
-        ValueError: see `read_key_file` and `ClusterAuth.use`.
+        ValueError: as `read_key_file`, `ProcessTls` and `ClusterAuth`.
     """
+    tls = ProcessTls(tls_settings(arguments, secured_sockets=frozenset(secured_sockets)))
     keys = () if arguments.key_file is None else read_key_file(arguments.key_file)
-    CLUSTER_AUTH.use(arguments.cluster_auth_mode, keys)
+    return Transport(
+        tls,
+        ClusterAuth(tls, arguments.cluster_auth_mode, keys),
+        UnreadReplies(unread_bounds(arguments)),
+        Timeouts(arguments.hello_seconds, arguments.selection_seconds),
+        LocalSockets(arguments.unix_socket_directory),
+    )
 
 
 def explain_start_error(component: str, error: OSError) -> int:
@@ -281,6 +342,7 @@ class _Life:
         self,
         component: str,
         arguments: argparse.Namespace,
+        transport: Transport,
         start: Start,
         listeners: Sequence[socket.socket],
         metrics_listeners: Sequence[socket.socket],
@@ -289,6 +351,7 @@ class _Life:
     ) -> None:
         self._component = component
         self._arguments = arguments
+        self._transport = transport
         self._start = start
         self._listeners = listeners
         self._metrics_listeners = metrics_listeners
@@ -298,11 +361,12 @@ class _Life:
 
     async def run(self) -> None:
         stop = trio.Event()
-        obeys_hang_ups = TLS.accepting is not None or self._read_again is not None
+        tls = self._transport.tls
+        obeys_hang_ups = tls.accepting is not None or self._read_again is not None
         async with trio.open_nursery() as nursery:
             await nursery.start(wait_for_end, stop, self._hang_ups.note if obeys_hang_ups else None)
-            if TLS.accepting is not None:
-                nursery.start_soon(watch_expiry)
+            if tls.accepting is not None:
+                nursery.start_soon(watch_expiry, tls)
             nursery.start_soon(self._serve, stop, nursery.cancel_scope)
         logger.info("Stopped", daemon=self._component)
 
@@ -310,10 +374,12 @@ class _Life:
         REACTOR.start()
         arguments = self._arguments
         async with trio.open_nursery() as nursery:
-            daemon = await self._start(nursery)
+            daemon = await self._start(self._transport, nursery)
             connections_max = arguments.max_connections or connections_allowed()
-            newcomers = Newcomers(newcomer_limits(arguments), connections_max) if CLUSTER_AUTH.is_on else None
+            may_log_in = self._transport.cluster_auth.is_on
+            newcomers = Newcomers(_newcomer_limits(arguments), connections_max) if may_log_in else None
             server = Server(
+                self._transport,
                 daemon,
                 connections_max=connections_max,
                 newcomers=newcomers,
@@ -321,7 +387,7 @@ class _Life:
             )
             nursery.start_soon(self._hang_ups.obey, partial(self._hang_up, daemon, server))
             daemon.serving(server)
-            nursery.start_soon(measure_lag, measure_process(daemon.metrics))
+            nursery.start_soon(measure_lag, measure_process(daemon.metrics, self._transport.tls))
             if self._metrics_listeners:
                 health = HealthServer(daemon.metrics, daemon.not_ready_reason)
                 nursery.start_soon(serve_http, health, self._metrics_listeners)
@@ -345,7 +411,7 @@ class _Life:
         try:
             if self._read_again is not None:
                 self._reconfigure(self._read_again, daemon, server)
-            if TLS.accepting is not None:
+            if self._transport.tls.accepting is not None:
                 await daemon.rotate_certificates(message)
         finally:
             self._manager.ready()
@@ -358,6 +424,7 @@ class _Life:
             return
         self._arguments = reread.values
         apply_to_process(reread)
+        apply_to_transport(self._transport, reread.values)
         if "max_connections" in reread.changed:
             server.connections_max = reread.values.max_connections or connections_allowed()
         waiting = [*reread.waiting, *daemon.reconfigure(reread)]

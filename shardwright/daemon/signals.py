@@ -65,7 +65,7 @@ def _described(frames: Iterator[tuple[FrameType, int]]) -> Stack:
 
 
 LogAction: TypeAlias = Callable[[], None]
-"""An action at SIGUSR1, for example `daemon.log_rotation.DaemonLogs.rotate`."""
+"""An action at SIGUSR1, for example `daemon.logs.DaemonLogs.rotate`."""
 
 
 def obey_log_signals(on_log_signal: LogAction) -> None:

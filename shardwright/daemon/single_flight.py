@@ -7,7 +7,7 @@ import trio
 
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.reservations import SERVED_CLIENT
 
 Key = TypeVar("Key", bound=Hashable)

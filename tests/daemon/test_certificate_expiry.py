@@ -1,6 +1,5 @@
 """Warnings that the certificate of this server expires."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.daemon.certificates import warn_of_expiry
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsMode, TlsSettings
+from shardwright.wire.tls import ProcessTls, TlsMode, TlsSettings
 from tests.certificates import Authority
-
-
-@pytest.fixture(autouse=True)
-def without_tls_afterwards() -> Iterator[None]:
-    yield
-    TLS.use(TlsSettings())
 
 
 @pytest.mark.parametrize(
@@ -35,6 +27,6 @@ def test_the_log_warns_in_time(
     authority = Authority(tmp_path)
     issued = authority.issue("server.pem", days=(-1, 100))
     settings = TlsSettings(TlsMode.REQUIRE, certificate_key_file=issued.path, ca_file=authority.path)
-    TLS.use(replace(settings, expiration_warning_days=threshold))
-    warn_of_expiry(datetime.now(UTC) + timedelta(days=days))
+    tls = ProcessTls(replace(settings, expiration_warning_days=threshold))
+    warn_of_expiry(tls, datetime.now(UTC) + timedelta(days=days))
     assert [record.message for record in caplog.records] == ([] if warning is None else [warning])

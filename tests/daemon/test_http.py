@@ -13,6 +13,7 @@ from trio.testing import MockClock, memory_stream_pair
 from shardwright.daemon.http import IDLE_SECONDS_MAX, REQUEST_BYTES_MAX, HealthServer, serve_http
 from shardwright.daemon.metrics import Metrics, measure_process
 from shardwright.daemon.run import open_listeners
+from shardwright.wire.tls import ProcessTls
 
 Reason = Callable[[], str | None]
 
@@ -59,7 +60,7 @@ def test_metrics_are_prometheus_text() -> None:
 def test_metrics_are_open_metrics_if_that_is_accepted() -> None:
     metrics = Metrics("router", ["find"])
     metrics.operations.observe("find", "ok", 0.002)
-    measure_process(metrics).observe(0.1)
+    measure_process(metrics, ProcessTls()).observe(0.1)
     accepted = (
         b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n\r\n"
     )

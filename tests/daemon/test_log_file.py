@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.daemon.log_file import LogFile, LogRotation
+from shardwright.daemon.logs import LogFile, LogRotation
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_file_that_cannot_be_opened_leaves_the_old_one_in_use(log: LogFile, path
 def test_standard_streams_follow_the_file(path: Path) -> None:
     """Otherwise the space of a finished file could not be freed by removing it."""
     code = (
-        "import os, sys; from pathlib import Path; from shardwright.daemon.log_file import LogFile\n"
+        "import os, sys; from pathlib import Path; from shardwright.daemon.logs import LogFile\n"
         "log = LogFile(Path(sys.argv[1])); log.rotate('then'); os.write(2, b'trouble\\n')"
     )
     with path.open("ab") as stream:

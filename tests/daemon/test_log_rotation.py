@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.daemon.log_file import LogFile
-from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.logs import configure_logs
+from shardwright.daemon.logs import DaemonLogs, LogFile, configure_logs
 from shardwright.wire.errors import CommandError
 
 

@@ -97,7 +97,8 @@ def test_operations_on_a_target_count_by_their_command_too() -> None:
     operations.observe("find", "MaxTimeMSExpired", 0.5)
     operations.observe_on("a", "find", 0.002, 100, 30)
     operations.observe_on("a", "unheardOf", 0.002, 10, 3)
-    operations.observe_on("b", "find", 0.02, 1, 2)
+    bucket = operations.observe_on("b", "find", 0.02, 1, 2)
+    assert BUCKET_BOUNDS_SECONDS[bucket - 1] < 0.02 <= BUCKET_BOUNDS_SECONDS[bucket]
     statistics = operations.statistics()
     assert statistics["find"].outcomes == {OK: 2, "MaxTimeMSExpired": 1}
     assert statistics["find"].count == 3

@@ -7,8 +7,8 @@ import pytest
 
 import shardwright.configd.commands
 import shardwright.shardd.commands  # noqa: F401 - registers the commands
-from shardwright.configd.handler import ConfigHandler
-from shardwright.daemon.namespaces import namespace_of
+from shardwright.configd.service import ConfigHandler
+from shardwright.daemon.command_table import namespace_of
 from shardwright.shardd.handler import ShardHandler
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from shardwright.daemon.configuration.configuration import configuration
 from shardwright.daemon.configuration.option import Program
 from shardwright.daemon.configuration.table import COMMON, ROUTER
-from shardwright.daemon.log_file import LogRotation
-from shardwright.daemon.logs import LogFormat
-from shardwright.daemon.option_values import parse_host_and_port, parse_replica_set, parse_seconds
-from shardwright.daemon.options import check_exposure, known_address
-from shardwright.daemon.reload import unread_bounds
+from shardwright.daemon.logs import LogFormat, LogRotation
+from shardwright.daemon.option_values import (
+    check_exposure,
+    known_address,
+    parse_host_and_port,
+    parse_replica_set,
+    parse_seconds,
+)
+from shardwright.daemon.run import unread_bounds
 from shardwright.wire.host_and_port import ConnectionString, HostAndPort
-from shardwright.wire.tls.settings import TlsMode
+from shardwright.wire.tls import TlsMode
 from shardwright.wire.transport.reservations import UnreadBounds
 
 PROGRAM = Program.of("toy", "A daemon for tests.", 27017, COMMON)

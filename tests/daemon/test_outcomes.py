@@ -13,13 +13,14 @@ from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 
 
 @pytest.fixture
 def client() -> Iterator[ClientConnection]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ClientConnection(FrameStream(ours), "a client")
+        yield ClientConnection(FrameStream(ours), "a client", new_transport().unread_replies)
 
 
 def ping(flags: int = 0) -> Request:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.daemon.privileges import ANY, CLUSTER, Privileges, Resource
+from shardwright.daemon.users import ANY, CLUSTER, Privileges, Resource
 
 COLLECTION = Resource("d", "c")
 

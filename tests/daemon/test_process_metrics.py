@@ -9,22 +9,22 @@ from trio.testing import MockClock
 
 from shardwright.daemon.metrics import LAG_PAUSE_SECONDS, Metrics, measure_lag, measure_process
 from shardwright.daemon.operation_metrics import Histogram
-from shardwright.wire.tls.process_tls import TLS
+from shardwright.wire.tls import ProcessTls
 
 
 def test_the_version_is_a_label() -> None:
     metrics = Metrics("router", [])
-    measure_process(metrics)
+    measure_process(metrics, ProcessTls())
     assert 'shardwright_router_build_info{python="3.' in metrics.render().decode()
     assert 'version="' in metrics.render().decode()
 
 
-def test_the_expiry_is_absent_without_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = Metrics("router", [])
-    measure_process(metrics)
+def test_the_expiry_is_absent_without_a_certificate() -> None:
+    metrics, tls = Metrics("router", []), ProcessTls()
+    measure_process(metrics, tls)
     name = "\nshardwright_router_certificate_expiry_timestamp_seconds "
     assert name not in metrics.render().decode()
-    monkeypatch.setattr(TLS, "expires_at", datetime(2030, 1, 1, tzinfo=UTC))
+    tls.expires_at = datetime(2030, 1, 1, tzinfo=UTC)
     assert f"{name}1.893456e+09" in metrics.render().decode()
 
 

@@ -7,16 +7,16 @@ import bson
 import pytest
 import trio
 
-from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.retryable_errors import label_retryable_write
-from shardwright.daemon.sidecar.handler import SidecarHandler
-from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.logs import DaemonLogs
+from shardwright.daemon.sidecar.handler import SidecarHandler, label_retryable_write
+from shardwright.daemon.sidecar.mongod import Upstream
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+from tests.transports import new_transport
 
 WRITE = {"update": "c", "updates": [], "txnNumber": 1}
 
@@ -59,7 +59,8 @@ class Refusing(SidecarHandler):
 def test_a_daemon_labels_its_own_errors() -> None:
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
     unused = cast("Any", None)
-    handler = Refusing(unused, cast("Any", metrics), 10_000, get_logger("test"), unused, DaemonLogs())
+    sidecar = cast("Any", SimpleNamespace(transport=new_transport()))
+    handler = Refusing(sidecar, cast("Any", metrics), 10_000, get_logger("test"), unused, DaemonLogs())
     client = cast("ClientConnection", SimpleNamespace(state=None, begun=None, id=1, is_disconnected=False))
     with pytest.raises(CommandError) as caught:
         trio.run(handler.handle, client, request_of(WRITE))

@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.daemon.log_file import LogFile
-from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.logs import configure_logs
+from shardwright.daemon.logs import DaemonLogs, LogFile, configure_logs
 from shardwright.daemon.signal_mask import LOG_SIGNALS
 from shardwright.daemon.signals import obey_log_signals
 from shardwright.deploy.processes import spawn

@@ -11,8 +11,7 @@ import trio.testing
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.request_loop import RequestLoop
+from shardwright.wire.transport.reactor import REACTOR, RequestLoop
 
 
 class Work:

@@ -7,10 +7,9 @@ import pytest
 
 from shardwright.daemon.certificates import tls_settings
 from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.connection_options import TLS_OPTIONS
 from shardwright.daemon.configuration.option import Program
-from shardwright.daemon.configuration.tls import TLS_OPTIONS
-from shardwright.wire.tls.process_tls import ProcessTls
-from shardwright.wire.tls.settings import TlsConfigurationError, TlsMode
+from shardwright.wire.tls import ProcessTls, TlsConfigurationError, TlsMode
 from tests.certificates import Authority
 
 PROGRAM = Program("toy", "A daemon for tests.", TLS_OPTIONS)
@@ -33,9 +32,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def used(*words: str, secured_sockets: frozenset[str] = frozenset()) -> ProcessTls:
     """The TLS of a process with these options."""
-    tls = ProcessTls()
-    tls.use(tls_settings(configuration(PROGRAM, words, {}).values, secured_sockets=secured_sockets))
-    return tls
+    return ProcessTls(tls_settings(configuration(PROGRAM, words, {}).values, secured_sockets=secured_sockets))
 
 
 @pytest.mark.usefixtures("files")

@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.binary import Binary
 
-from shardwright.daemon.user_names import SYSTEM, UserName, with_owner_of_session
+from shardwright.daemon.users import SYSTEM, UserName, with_owner_of_session
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

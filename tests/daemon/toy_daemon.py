@@ -9,12 +9,12 @@ from shardwright.daemon.configuration.option import Program
 from shardwright.daemon.configuration.process import Rereading, introduction, process_configuration
 from shardwright.daemon.configuration.table import COMMON
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.reload import Reread
-from shardwright.daemon.run import run_daemon
+from shardwright.daemon.run import Reread, run_daemon
 from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.transport import Transport
 
 PROGRAM: Final = Program.of("toy", "A daemon for tests.", 0, COMMON)
 
@@ -28,7 +28,7 @@ class ToyDaemon:
         self.metrics = Metrics("toy", ["ping"])
 
     @classmethod
-    async def start(cls, nursery: trio.Nursery) -> "ToyDaemon":
+    async def start(cls, transport: Transport, nursery: trio.Nursery) -> "ToyDaemon":
         """Create it, with a background task that waits forever."""
         nursery.start_soon(trio.sleep_forever)
         return cls()

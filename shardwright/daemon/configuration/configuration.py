@@ -1,6 +1,8 @@
-"""The configuration of one process, with each option from the source that has precedence.
+"""The configuration of one process, with each option from the source that has precedence, and its displays.
 
-The command line has precedence over the environment, and the environment over the file.
+The command line has precedence over the environment, and the environment over the file. The configuration is shown as a
+file, in ``getCmdLineOpts`` and in the log. No option holds a secret: passwords and keys are in files, and options only
+name these.
 """
 
 import argparse
@@ -12,9 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.daemon.configuration.command_line import argument_parser
-from shardwright.daemon.configuration.file import ConfigurationError, FileValue, read_file
-from shardwright.daemon.configuration.option import ENVIRONMENT_PREFIX, Option, Program
+from shardwright.daemon.configuration.file import ConfigurationError, FileOptions, read_file
+from shardwright.daemon.configuration.option import ENVIRONMENT_PREFIX, Option, Program, argument_parser
 from shardwright.daemon.configuration.table import PROGRAMS
 
 ParseParameter = Callable[[str], tuple[str, Any]]
@@ -145,21 +146,21 @@ def _combined(
 ) -> Configuration:
     options = (*program.options, *hidden)
     path = getattr(parsed, "config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG") or None
-    in_file: Mapping[str, Sequence[FileValue]] = {}
+    in_file = FileOptions({}, ())
     if path is not None:
         others = [each for each in PROGRAMS if each.name != program.name]
         copy = getattr(parsed, COPY_OF_FILE.replace("-", "_"), path)
         in_file = read_file(Path(copy), program, others, str(path))
     given: dict[str, list[Given]] = {}
     for option in options:
-        values = [Given(value.text, f"{value.where}: {option.path}") for value in in_file.get(option.name, ())]
+        values = [Given(value.text, f"{value.where}: {option.path}") for value in in_file.values.get(option.name, ())]
         of_environment = () if option in hidden else _from_environment(option, environment)
         for later in (of_environment, _from_command_line(option, parsed)):
             values = [*values, *later] if option.is_mapping else [*later] or values
         if values:
             given[option.name] = values
     values_of_all = argparse.Namespace()
-    mistakes: list[str] = []
+    mistakes = list(in_file.mistakes)
     for option in options:
         try:
             value = _value(option, given.get(option.name, ()), parse_parameter)
@@ -167,13 +168,12 @@ def _combined(
             mistakes += error.mistakes
         else:
             setattr(values_of_all, option.attribute, value)
-    if mistakes:
-        raise ConfigurationError(mistakes)
-    missing = [f"--{option.name}" for option in options if option.is_required and option.name not in given]
+    required = [option for option in options if option.is_required and option.name not in given]
+    missing = [f"--{option.name}" for option in required if option.name not in in_file.values]
     if missing:
-        raise ConfigurationError(
-            [f"the following arguments are required: {', '.join(missing)}"], is_of_command_line=True
-        )
+        mistakes.append(f"the following arguments are required: {', '.join(missing)}")
+    if mistakes:
+        raise ConfigurationError(mistakes, is_of_command_line=bool(missing) and len(mistakes) == 1)
     return Configuration(
         program,
         values_of_all,
@@ -225,3 +225,56 @@ def _misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
             for nearest in get_close_matches(name, known, n=1, cutoff=0.9):
                 yield f"{name} is ignored; did you mean {nearest}?"
+
+
+def nested_options(configuration: Configuration) -> dict[str, Any]:
+    """Return the given options as sections, like ``parsed`` of ``getCmdLineOpts``; server parameters are text."""
+    document: dict[str, Any] = {} if configuration.file is None else {"config": str(configuration.file)}
+    for option, value in _given(configuration):
+        put_path(document, option.path, value)
+    return _sorted(document)
+
+
+def flat_options(configuration: Configuration) -> dict[str, Any]:
+    """Return the given options by name, for the log."""
+    return {option.name: value for option, value in _given(configuration)}
+
+
+def as_file(configuration: Configuration) -> str:
+    """Return the configuration as a file that has the same effect, with defaults."""
+    import yaml
+
+    document: dict[str, Any] = {}
+    for option in configuration.program.options:
+        if option.name not in configuration.given and option.default is not None:
+            put_path(document, option.path, option.type.in_file(option.default))
+    for option, value in _given(configuration):
+        put_path(document, option.path, value)
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _given(configuration: Configuration) -> Iterator[tuple[Option, Any]]:
+    for option in configuration.program.options:
+        values = configuration.given.get(option.name, ())
+        if option.is_mapping:
+            pairs = (each.text.partition("=") for each in values)
+            if values:
+                yield option, {name: text for name, _, text in pairs}
+        elif values:
+            yield option, option.type.in_file(values[0].text)
+
+
+def put_path(document: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - values of all types
+    """Set the value at a path of a document; a mapping is merged into an existing one."""
+    *sections, name = path.split(".")
+    for section in sections:
+        document = document.setdefault(section, {})
+    if isinstance(value, dict):
+        document.setdefault(name, {}).update(value)
+    else:
+        document[name] = value
+
+
+def _sorted(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: _sorted(value) if isinstance(value, dict) else value for name, value in sorted(document.items())}

@@ -4,7 +4,7 @@ Values stay text until their options parse them, so that all sources accept the 
 meaning here are accepted with that meaning (`FIXED`), and refused with a reason otherwise.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,6 +74,19 @@ class FileValue:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The options that a file sets.
+
+    Attributes:
+        values: by the name of the option; only mappings may have several. An option without a usable value has none.
+        mistakes: unknown keys, missing values and the like, one line each.
+    """
+
+    values: Mapping[str, Sequence[FileValue]]
+    mistakes: tuple[str, ...]
+
+
 class ConfigurationError(ValueError):
     """The configuration is invalid.
 
@@ -88,10 +101,8 @@ class ConfigurationError(ValueError):
         super().__init__("\n".join(self.mistakes))
 
 
-def read_file(
-    path: Path, program: Program, others: Iterable[Program] = (), name: str | None = None
-) -> dict[str, list[FileValue]]:
-    """Read the options that a file sets, by name; only mappings may have several values.
+def read_file(path: Path, program: Program, others: Iterable[Program] = (), name: str | None = None) -> FileOptions:
+    """Read the options in a file.
 
     Args:
         others: other daemons, to explain options that are theirs.
@@ -99,20 +110,15 @@ def read_file(
 
     Raises:
         OSError: the file cannot be read.
-        ConfigurationError: the file is not YAML in UTF-8, has an unknown key, or lacks a value.
+        ConfigurationError: the file is not YAML in UTF-8.
     """
     shown = name or str(path)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigurationError([f"{shown}: this is not UTF-8"]) from error
-    return parse_text(text, shown, program, others)
-
-
-def parse_text(text: str, name: str, program: Program, others: Iterable[Program] = ()) -> dict[str, list[FileValue]]:
-    """Parse the text of a file as `read_file` does."""
-    root = compose(text, name)
-    return {} if root is None else options_of(root, name, program, others)
+    root = compose(text, shown)
+    return FileOptions({}, ()) if root is None else options_of(root, shown, program, others)
 
 
 def compose(text: str, name: str) -> "yaml.Node | None":
@@ -121,23 +127,26 @@ def compose(text: str, name: str) -> "yaml.Node | None":
 
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigurationError([yaml_fault(error, name)]) from error
+
+
+def yaml_fault(error: Exception, name: str) -> str:
+    """Describe an error of the YAML parser in one line, with its place."""
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
-        raise ConfigurationError([f"{where}: {error.problem or 'this is not YAML'}"]) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigurationError([f"{name}: this is not YAML: {error}"]) from error
+        return f"{where}: {error.problem or 'this is not YAML'}"
+    return f"{name}: this is not YAML: {' '.join(str(error).split())}"
 
 
-def options_of(
-    root: "yaml.Node", name: str, program: Program, others: Iterable[Program] = ()
-) -> dict[str, list[FileValue]]:
-    """Parse a part of a file as `parse_text` does."""
+def options_of(root: "yaml.Node", name: str, program: Program, others: Iterable[Program] = ()) -> FileOptions:
+    """Return the options in the nodes of a file, or of a part with the keys of a file."""
     reader = _Reader(name, program, others)
     reader.read(root)
-    if reader.mistakes:
-        raise ConfigurationError(reader.mistakes)
-    return reader.found
+    return FileOptions(reader.found, tuple(reader.mistakes))
 
 
 class _Reader:
@@ -152,6 +161,7 @@ class _Reader:
         self._sections = {section for path in (*self._options, *FIXED) for section in _sections_of(path)}
         self.found: dict[str, list[FileValue]] = {}
         self.mistakes: list[str] = []
+        self._given: set[str] = set()
 
     def read(self, node: "yaml.Node", prefix: str = "") -> None:
         """Read a section."""
@@ -167,13 +177,17 @@ class _Reader:
                 self._mistake(key, "a key has to be a word")
                 continue
             path = f"{prefix}.{key.value}" if prefix else str(key.value)
-            if path in seen:
+            # A key may be written with dots instead of a section, and a section in several parts.
+            if path in seen or path in self._given:
                 self._mistake(key, f"{path} is given twice")
             seen.add(path)
             self._read_key(key, path, value)
 
     def _read_key(self, key: "yaml.Node", path: str, value: "yaml.Node") -> None:
         option = self._options.get(path)
+        is_part_of_mapping = self._mapping is not None and path.startswith(f"{self._mapping.path}.")
+        if option is not None or path in FIXED or is_part_of_mapping:
+            self._given.add(path)
         if option is not None and not option.is_mapping:
             self._keep(option, path, key, value)
         elif path in FIXED:
@@ -181,15 +195,16 @@ class _Reader:
         elif path in self._sections or option is not None:
             if not is_null(value):
                 self.read(value, path)
-        elif self._mapping is not None and path.startswith(f"{self._mapping.path}."):
+        elif self._mapping is not None and is_part_of_mapping:
             self._keep(self._mapping, path, key, value, f"{path.removeprefix(f'{self._mapping.path}.')}=")
         else:
             self._mistake(key, self._unknown(path))
 
     def _keep(self, option: Option, path: str, key: "yaml.Node", value: "yaml.Node", prefix: str = "") -> None:
+        values = self.found.setdefault(option.name, [])
         text = self._text(path, key, value, option)
         if text is not None:
-            self.found.setdefault(option.name, []).append(FileValue(prefix + text, self._where(key)))
+            values.append(FileValue(prefix + text, self._where(key)))
 
     def _text(self, path: str, key: "yaml.Node", value: "yaml.Node", option: Option) -> str | None:
         """Return the text of a value; None after a mistake."""

@@ -5,16 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
+from shardwright.daemon.authentication import read_key_file
 from shardwright.daemon.certificates import tls_settings
-from shardwright.daemon.configuration.configuration import Configuration, ParseParameter, configuration
+from shardwright.daemon.configuration.configuration import (
+    Configuration,
+    ParseParameter,
+    as_file,
+    configuration,
+    flat_options,
+)
 from shardwright.daemon.configuration.option import Option, Program
-from shardwright.daemon.configuration.shown import as_file, flat_options
-from shardwright.daemon.key_file import read_key_file
-from shardwright.daemon.options import check_exposure
-from shardwright.daemon.reload import Reread
-from shardwright.daemon.run import Introduction
+from shardwright.daemon.option_values import check_exposure
+from shardwright.daemon.run import Introduction, Reread
 from shardwright.daemon.version import package_version
-from shardwright.wire.tls.process_tls import ProcessTls
+from shardwright.wire.tls import ProcessTls
 
 Check = Callable[[argparse.Namespace], None]
 """Refuses options that do not fit together: raises ValueError with a message for the operator."""
@@ -71,11 +75,12 @@ class Rereading:
     """
 
     def __init__(self, found: Configuration, check: Check | None = None) -> None:
+        self._started = found
         self._applied = found
         self._check = check
 
     def __call__(self) -> Reread:
-        """Return the changes since the last call.
+        """Return the changes since the last call, and all options that differ from the start and wait for a restart.
 
         Raises:
             OSError: the file cannot be read.
@@ -85,13 +90,16 @@ class Rereading:
         check_exposure(after.values)
         if self._check is not None:
             self._check(after.values)
-        different = [option for option in before.program.options if _texts(before, option) != _texts(after, option)]
         self._applied = after
         return Reread(
             after.values,
-            frozenset(option.attribute for option in different if option.is_reloadable),
-            tuple(option.name for option in different if not option.is_reloadable),
+            frozenset(option.attribute for option in _different(before, after) if option.is_reloadable),
+            tuple(option.name for option in _different(self._started, after) if not option.is_reloadable),
         )
+
+
+def _different(before: Configuration, after: Configuration) -> list[Option]:
+    return [option for option in before.program.options if _texts(before, option) != _texts(after, option)]
 
 
 def _texts(found: Configuration, option: Option) -> list[str]:
@@ -105,7 +113,7 @@ def _check_files(program: Program, values: argparse.Namespace) -> None:
     try:
         check_exposure(values)
         sockets = frozenset({values.mongod_socket} if getattr(values, "mongod_tls", False) else ())
-        ProcessTls().use(tls_settings(values, secured_sockets=sockets))
+        ProcessTls(tls_settings(values, secured_sockets=sockets))
         if values.key_file is not None:
             read_key_file(values.key_file)
     except ValueError as error:

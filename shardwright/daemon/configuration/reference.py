@@ -21,6 +21,7 @@ _INTRODUCTION: Final = """\
 `python -m shardwright.daemon.configuration.reference docs` writes this page from the table of options.
 Each option can be set on the command line, in the environment and in a file ([configuration.md](configuration.md)).
 Options marked with ↻ are applied at SIGHUP to a running daemon.
+The balancer's settings are in [balancing.md](balancing.md#settings).
 """
 
 _HEAD: Final = """\

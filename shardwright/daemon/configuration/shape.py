@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from shardwright.daemon.configuration.configuration import put_path
 from shardwright.daemon.configuration.file import (
     ConfigurationError,
     compose,
@@ -15,12 +16,16 @@ from shardwright.daemon.configuration.file import (
     nearest_path,
     options_of,
     scalar_text,
+    yaml_fault,
 )
 from shardwright.daemon.configuration.option import Program, ValueType
-from shardwright.daemon.configuration.shown import put_path
 
 if TYPE_CHECKING:
     import yaml
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_PARAMETERS: Final = "setParameter"
+"""The section of MongoDB's files whose keys are names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +135,16 @@ class _ShapeReader:
 
     def read(self, node: "yaml.Node", shape: Shape, path: str) -> Located:
         """Return the value of a node; after a mistake, which is recorded, a placeholder."""
-        where = f"{self.name}:{node.start_mark.line + 1}"
+        where = self._where(node)
         match shape:
             case Leaf():
                 return Located(self._leaf(node, shape, path, where), where)
             case Items():
                 return Located(self._items(node, shape, path, where), where)
             case OptionsOf():
-                return Located(self._options(node, shape.program, where), where)
+                return Located(self._options(node, shape.program, path), where)
             case Anything():
-                return Located(_plain(node), where)
+                return Located(self._plain(node, path), where)
             case Named() | Section():
                 return Located(self._section(node, shape, path, where), where)
 
@@ -163,14 +168,13 @@ class _ShapeReader:
             return ()
         return tuple(self.read(item, shape.of, f"{path}[{index}]") for index, item in enumerate(node.value))
 
-    def _options(self, node: "yaml.Node", program: Program, where: str) -> dict[str, Any]:
+    def _options(self, node: "yaml.Node", program: Program, path: str) -> dict[str, Any]:
         document: dict[str, Any] = {}
-        try:
-            found = options_of(node, self.name, program)
-        except ConfigurationError as error:
-            self.mistakes += error.mistakes
+        if not self._is_section(node, path):
             return document
-        for name, values in found.items():
+        found = options_of(node, self.name, program)
+        self.mistakes += found.mistakes
+        for name, values in found.values.items():
             option = program.option(name)
             for value in values:
                 try:
@@ -192,11 +196,16 @@ class _ShapeReader:
             self.mistakes.append(f"{where}: {path or 'the file'} has to be a section with keys")
             return {}
         found: dict[str, Located] = {}
+        seen: set[str] = set()
         for key, value in node.value:
-            place = f"{self.name}:{key.start_mark.line + 1}"
+            place = self._where(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self.mistakes.append(f"{place}: a key has to be a word")
+                continue
             inner = f"{path}.{key.value}" if path else str(key.value)
-            if key.value in found:
+            if key.value in seen:
                 self.mistakes.append(f"{place}: {inner} is given twice")
+            seen.add(key.value)
             if isinstance(shape, Named):
                 try:
                     shape.name(key.value)
@@ -215,11 +224,69 @@ class _ShapeReader:
                 self.mistakes.append(f"{where}: {path or 'the file'} lacks {missing}")
         return found
 
+    def _plain(self, node: "yaml.Node", path: str) -> dict[str, Any]:
+        """Return the values of a section that another program checks, as nested dictionaries."""
+        document: dict[str, Any] = {}
+        if self._is_section(node, path):
+            self._fill(document, node, path, has_names=False, seen={id(node)})
+        return document
 
-def _plain(node: "yaml.Node") -> Any:  # noqa: ANN401 - values of all types
-    import yaml
+    def _fill(self, document: dict[str, Any], node: "yaml.Node", path: str, *, has_names: bool, seen: set[int]) -> None:
+        """Fill a document from a section, whose keys may have dots instead of being sections.
 
-    return yaml.constructor.SafeConstructor().construct_document(node)
+        Args:
+            has_names: whether the keys are names, which may have dots themselves.
+            seen: the sections so far, because an alias could make a section part of itself.
+        """
+        import yaml
+
+        given: set[str] = set()
+        for key, value in node.value:
+            words = [key.value] if has_names else str(key.value).split(".")
+            inner = f"{path}.{key.value}"
+            if not isinstance(key, yaml.ScalarNode) or not all(words) or key.tag == _MERGE:
+                self._mistake(key, "a key has to be a word")
+                continue
+            section: Any = document
+            for word in words[:-1]:
+                section = section.setdefault(word, {}) if isinstance(section, dict) else None
+            present = section.get(words[-1], {}) if isinstance(section, dict) else None
+            if is_null(value):
+                self._mistake(key, f"{inner} has no value")
+            elif id(value) in seen:
+                self._mistake(key, f"{inner} repeats a section by an alias: write it out")
+            elif (
+                key.value in given
+                or not isinstance(present, dict)
+                or (present and not isinstance(value, yaml.MappingNode))
+            ):
+                self._mistake(key, f"{inner} is given twice")
+            elif isinstance(value, yaml.MappingNode):
+                seen.add(id(value))
+                inside = section.setdefault(words[-1], {})
+                self._fill(inside, value, inner, has_names=words[-1] == _PARAMETERS, seen=seen)
+            else:
+                try:
+                    section[words[-1]] = yaml.constructor.SafeConstructor().construct_document(value)
+                except yaml.MarkedYAMLError as error:
+                    self.mistakes.append(yaml_fault(error, self.name))
+                except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                    self._mistake(value, f"{inner}: {error}")
+            given.add(key.value)
+
+    def _is_section(self, node: "yaml.Node", path: str) -> bool:
+        """Whether a node is a section with keys; a value of another kind is a mistake, no value at all is none."""
+        import yaml
+
+        if not isinstance(node, yaml.MappingNode) and not is_null(node):
+            self._mistake(node, f"{path} has to be a section with keys")
+        return isinstance(node, yaml.MappingNode)
+
+    def _where(self, node: "yaml.Node") -> str:
+        return f"{self.name}:{node.start_mark.line + 1}"
+
+    def _mistake(self, node: "yaml.Node", text: str) -> None:
+        self.mistakes.append(f"{self._where(node)}: {text}")
 
 
 def shape_schema(shape: Shape, schema_of_program: Callable[[Program], dict[str, Any]]) -> dict[str, Any]:

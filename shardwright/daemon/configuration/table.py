@@ -6,7 +6,7 @@ Names in files are as in mongos and mongod if they have the option; otherwise th
 from functools import partial
 from typing import Final
 
-from shardwright.daemon.configuration.limits import LIMITS
+from shardwright.daemon.configuration.connection_options import LIMITS, TLS_OPTIONS
 from shardwright.daemon.configuration.option import (
     ADDRESSES,
     BOOLEAN,
@@ -20,17 +20,17 @@ from shardwright.daemon.configuration.option import (
     choice,
     text_type,
 )
-from shardwright.daemon.configuration.tls import TLS_OPTIONS
-from shardwright.daemon.log_file import LogRotation
-from shardwright.daemon.logs import LEVELS, LogFormat
+from shardwright.daemon.logs import LEVELS, LogFormat, LogRotation
 from shardwright.daemon.option_values import (
     parse_advertised,
     parse_json_filter,
     parse_member,
     parse_number_up_to,
     parse_pair,
+    parse_ratio,
     parse_replica_set,
     parse_socket_path,
+    parse_url,
 )
 from shardwright.wire.transport.cluster_auth import ClusterAuthMode
 
@@ -47,6 +47,7 @@ _NETWORK: Final = "Network"
 _ACCESS: Final = "Access control"
 _LOGS: Final = "Logs and process"
 _METRICS: Final = "Metrics"
+_TRACING: Final = "Tracing"
 _AUDIT: Final = "Audit log"
 _MONGOD: Final = "The mongod"
 _ROUTER: Final = "Router"
@@ -202,6 +203,15 @@ AUDIT: Final = (
     ),
 )
 
+OTLP_ENDPOINT: Final = Option(
+    name="otlp-endpoint",
+    path="shardwright.tracing.otlpEndpoint",
+    type=text_type(parse_url, "URL"),
+    section=_TRACING,
+    default_text="$OTEL_EXPORTER_OTLP_ENDPOINT",
+    help="export spans to this OpenTelemetry collector over HTTP; needs the extra `otel`",
+)
+
 SIDECAR: Final = (
     *AUDIT,
     Option(
@@ -243,6 +253,15 @@ PARAMETERS: Final = Option(
 )
 
 _OF_ROUTER: Final = (
+    OTLP_ENDPOINT,
+    Option(
+        name="trace-sample-ratio",
+        path="shardwright.tracing.sampleRatio",
+        type=ValueType(parse_ratio, {"type": "number", "minimum": 0, "maximum": 1}, "RATIO"),
+        section=_TRACING,
+        default="0",
+        help="share to trace of the operations whose clients do not name a trace",
+    ),
     Option(
         name="configdb",
         path="sharding.configDB",
@@ -281,7 +300,7 @@ SHARDD: Final = Program.of(
     "shardwright-shardd",
     "The shard daemon, which runs in front of each mongod of a shard.",
     27018,
-    (*COMMON, *SIDECAR, PARAMETERS),
+    (*COMMON, OTLP_ENDPOINT, *SIDECAR, PARAMETERS),
     "shardsvr",
 )
 CONFIGD: Final = Program.of(

@@ -3,33 +3,30 @@
 Clients log in at the mongod, through the sidecar, and the mongod checks their privileges. It cannot check requests that
 only the cluster itself may send, and commands that the daemon answers itself. After each step of a log-in the daemon
 queries the mongod for the client's identity; no address, socket or request field determines it.
+
+The mongod behind a sidecar has no sharding. It ignores the internal fields instead of refusing them, and lacks some of
+the commands. Test commands are enabled on it for `prepareTransaction`, and some of them need no log-in.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Generic
 
-from shardwright.daemon.commands.command_table import Command, Handler
-from shardwright.daemon.privileges import CLUSTER, Privileges, Resource
-from shardwright.daemon.sidecar.internal_requests import (
-    is_for_admin_alone,
-    is_internal,
-    is_internal_command,
-    refuse_hazardous_joins,
-)
-from shardwright.daemon.sidecar.member_login import AUTHENTICATE, SPECULATIVE, without_certificate
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.daemon.user_names import UserName, with_owner_of_session
+from shardwright.daemon.command_table import Command, Handler
+from shardwright.daemon.sidecar.client_authentication import AUTHENTICATE, SPECULATIVE, without_certificate
+from shardwright.daemon.sidecar.mongod import Upstream
+from shardwright.daemon.users import CLUSTER, Privileges, Resource, UserName, with_owner_of_session
 from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import OBJECT, decode_document
-from shardwright.wire.repeated_fields import refuse_repeated_fields
+from shardwright.wire.rawbson import OBJECT, decode_document, spans_at_any_depth
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import refuse_repeated_fields, refuse_repeated_join_fields
+from shardwright.wire.trace_context import TRACE_CONTEXT
 from shardwright.wire.transport.client import response_body
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 _LOG_INS: Final = frozenset({AUTHENTICATE, "logout", "saslContinue", "saslStart"})
 _CLUSTER_TIME: Final = b"$clusterTime"
@@ -37,6 +34,61 @@ _CLUSTER_TIME: Final = b"$clusterTime"
 _GOSSIPED: Final = frozenset({*TIMES, "$configTime", "$topologyTime"})
 
 _REFUSAL: Final = "not authorized on {} to execute command "
+
+INTERNAL_COMMANDS: Final = frozenset(
+    {
+        *("coordinateCommitTransaction", "prepareTransaction", "setShardVersion", "splitChunk", "mergeChunks"),
+        *("clusterAbortTransaction", "clusterAggregate", "clusterCommitTransaction", "clusterDelete", "clusterFind"),
+        *("clusterGetMore", "clusterInsert", "clusterUpdate", "moveChunk", "getDatabaseVersion"),
+        # Test commands of mongod 6.0. The last one crashes it.
+        *("captrunc", "clearLog", "configureFailPoint", "cpuload", "echo", "emptycapped", "godinsert"),
+        *("httpClientRequest", "logMessage", "makeSnapshot", "pinHistoryReplicated", "reapLogicalSessionCacheNow"),
+        *("refreshLogicalSessionCacheNow", "replSetTest", "replSetTestEgress", "setCommittedSnapshot", "sleep"),
+        *("stageDebug", "testDeprecation", "testInternalTransactions", "testRemoval", "testReshardCloneCollection"),
+        *("testVersion2", "testVersions1And2", "waitForFailPoint", "waitForOngoingChunkSplits", "whatsmysni"),
+        "testDeprecationInVersion2",
+    }
+)
+"""Internal commands without a leading underscore. With one, all commands but `_COMMANDS_OF_USERS` are internal."""
+
+_COMMANDS_OF_USERS: Final = frozenset({"_hashBSONElement", "_isSelf", "_mergeAuthzCollections"})
+"""Commands with a leading underscore that users may send, if the mongod allows them."""
+
+_ON_ANY_DATABASE: Final = frozenset(
+    {
+        *("_configsvrCollMod", "_configsvrRenameCollectionMetadata", "_shardsvrCheckMetadataConsistency"),
+        *("_shardsvrCheckMetadataConsistencyParticipant", "_shardsvrCollMod", "_shardsvrCollModParticipant"),
+        *("_shardsvrCompactStructuredEncryptionData", "_shardsvrCreateCollection"),
+        *("_shardsvrCreateCollectionParticipant", "_shardsvrCreateIndexes", "_shardsvrDropCollection"),
+        "_shardsvrDropCollectionParticipant",
+        *("_shardsvrDropCollectionIfUUIDNotMatching", "_shardsvrDropDatabase", "_shardsvrDropDatabaseParticipant"),
+        *("_shardsvrDropIndexes", "_shardsvrMovePrimaryEnd", "_shardsvrMovePrimaryFinish", "_shardsvrMovePrimaryReady"),
+        *("_shardsvrMovePrimaryReceive", "_shardsvrMovePrimaryStatus", "_shardsvrParticipantBlock"),
+        *("_shardsvrRefineCollectionShardKey", "_shardsvrRenameCollection", "_shardsvrRenameCollectionParticipant"),
+        *("_shardsvrRenameCollectionParticipantUnblock", "_shardsvrSetAllowMigrations"),
+        *("clusterAggregate", "clusterDelete", "clusterFind", "clusterGetMore", "clusterInsert", "clusterUpdate"),
+        *("captrunc", "cpuload", "echo", "emptycapped", "godinsert", "reapLogicalSessionCacheNow"),
+        *("refreshLogicalSessionCacheNow", "stageDebug", "testDeprecation", "testDeprecationInVersion2", "testRemoval"),
+        *("testVersion2", "testVersions1And2", "waitForOngoingChunkSplits", "setUserWriteBlockMode"),
+    }
+)
+"""The commands checked here that run on other databases than ``admin`` too."""
+
+INTERNAL_FIELDS: Final = frozenset(
+    {
+        *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"$configTime", b"$topologyTime", b"$replData"),
+        *(b"coordinator", b"$coordinator", b"mayChangeOwner", b"fromMongos", b"needsMerge", b"exchange"),
+        *(b"clientSession", b"runtimeConstants", b"fromMigrate", b"mayBypassWriteBlocking", b"$audit", TRACE_CONTEXT),
+    }
+)
+"""Fields between routers and shards that users must not send."""
+
+_WITH_PIPELINES: Final = frozenset(
+    {"aggregate", "collMod", "create", "explain", "findAndModify", "findandmodify", "update"}
+)
+_INTERNAL_STAGES: Final = frozenset({b"$mergeCursors", b"$queue", b"$setVariableFromSubPipeline", b"$doingMerge"})
+_INTERNAL_PREFIX: Final = b"$_internal"
+_INTERNAL_MARKS: Final = (*_INTERNAL_STAGES, _INTERNAL_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +127,20 @@ class SidecarAccess:
     """Authorization of clients' requests before the daemon or its mongod executes them.
 
     Args:
+        cluster_auth: which members' log-ins count.
         own_commands: the commands that the daemon answers itself.
         advances_oplog: whether the daemon writes a no-op for a request.
     """
 
     def __init__(
         self,
+        cluster_auth: ClusterAuth,
         own_commands: Iterable[SidecarCommand[Any]],
         answers_itself: Callable[[Request], bool],
         text_of: Callable[[Request], str],
         advances_oplog: Callable[[Request], bool],
     ) -> None:
+        self._cluster_auth = cluster_auth
         self._needed = {each.name: each.needed for each in own_commands if each.needed is not None}
         self._answers_itself = answers_itself
         self._text_of = text_of
@@ -101,12 +156,12 @@ class SidecarAccess:
         user = upstream.user
         name = request.name
         answers_itself = self._answers_itself(request)
-        is_judged_here = is_internal_command(name) or answers_itself
-        if is_judged_here and request.db != "admin" and is_for_admin_alone(name):
+        is_judged_here = _is_internal_command(name) or answers_itself
+        if is_judged_here and request.db != "admin" and _is_for_admin_alone(name):
             raise CommandError(ErrorCode.Unauthorized, f"{name} may only be run against the admin database.")
-        if is_internal(request):
+        if _is_internal(request):
             raise self._refusal(request, user)
-        refuse_hazardous_joins(request)
+        _refuse_hazardous_joins(request)
         if answers_itself:
             if user is None:
                 raise self._refusal(request, user)
@@ -138,7 +193,7 @@ class SidecarAccess:
         users = [UserName(each["user"], each["db"]) for each in info["authenticatedUsers"]]
         user = users[0] if users else None
         is_new_member = user is not None and user.is_internal and not was_internal
-        if is_new_member and not (has_certificate or CLUSTER_AUTH.accepts_key):
+        if is_new_member and not (has_certificate or self._cluster_auth.accepts_key):
             upstream.break_off()
             raise CommandError(ErrorCode.AuthenticationFailed, "Authentication failed.")
         upstream.note_user(user, info["authenticatedUserRoles"])
@@ -225,3 +280,46 @@ async def _status(upstream: Upstream, **arguments: bool) -> dict[str, Any]:
     reply = await upstream.command("admin", {"connectionStatus": 1, **arguments})
     info: dict[str, Any] = reply["authInfo"]
     return info
+
+
+def _is_internal(request: Request) -> bool:
+    """Whether only the cluster itself may send a request."""
+    name = request.name
+    if _is_internal_command(name):
+        return True
+    if not INTERNAL_FIELDS.isdisjoint(request.fields):
+        return True
+    if name not in _WITH_PIPELINES:
+        return False
+    frame = request.message.frame
+    return any(mark in frame for mark in _INTERNAL_MARKS) and any(
+        _is_internal_name(field) for document in _documents(request) for field, _ in spans_at_any_depth(document)
+    )
+
+
+def _refuse_hazardous_joins(request: Request) -> None:
+    """Refuse joins that would crash the mongod (40413), also from users with all privileges."""
+    if request.name in _WITH_PIPELINES:
+        for document in _documents(request):
+            refuse_repeated_join_fields(document)
+
+
+def _is_internal_command(name: str) -> bool:
+    """Whether only the cluster itself may send a command."""
+    return name in INTERNAL_COMMANDS or (name.startswith("_") and name not in _COMMANDS_OF_USERS)
+
+
+def _is_for_admin_alone(name: str) -> bool:
+    """Whether an internal command, or one that the daemon answers itself, runs on the database ``admin`` alone."""
+    return name not in _ON_ANY_DATABASE
+
+
+def _documents(request: Request) -> Iterator[bytes]:
+    """Yield all documents of a request: its body, and the statements in its sequences."""
+    yield request.body
+    for sequence in request.message.sequences:
+        yield from sequence.documents
+
+
+def _is_internal_name(name: bytes) -> bool:
+    return name in _INTERNAL_STAGES or name.startswith(_INTERNAL_PREFIX)

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.daemon.audit.connections import AuditedConnections
-from shardwright.daemon.audit.events import (
+from shardwright.daemon.audit_events import (
     DISCONNECTED,
     LOGOUT,
     Event,
@@ -20,19 +19,18 @@ from shardwright.daemon.audit.events import (
     log_in,
     log_out,
 )
-from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.audit_log import AuditedConnections, AuditLog
 from shardwright.daemon.sidecar.access import may_log_in
-from shardwright.daemon.sidecar.log_in_attempts import SASL_CONTINUE, SASL_START, Attempt
-from shardwright.daemon.sidecar.member_login import AUTHENTICATE
-from shardwright.daemon.sidecar.reply_term import has_failed
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.sidecar.client_authentication import AUTHENTICATE, SASL_CONTINUE, SASL_START, Attempt
+from shardwright.daemon.sidecar.mongod import Upstream
+from shardwright.daemon.sidecar.term_fence import has_failed
+from shardwright.daemon.users import UserName
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import error_of_request
 from shardwright.wire.transport.client import decode_reply
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.well_formed import error_of_request
 
 _ALIASES: Final[Mapping[str, str]] = {"deleteIndexes": "dropIndexes", "findandmodify": "findAndModify"}
 _SHUTDOWN: Final = "shutdown"

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, Self
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.oplog_note import wait_for_majority
+from shardwright.daemon.sidecar.noop_writer import wait_for_majority
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, check_writes
 from shardwright.wire.request import Request

@@ -1,41 +1,72 @@
-"""The request handling common to all sidecars: the connection to the mongod, metrics and logging."""
+"""The request handling common to all sidecars: the connection to the mongod, metrics, logging and spans.
+
+Sidecar and mongod both execute ``logRotate`` and ``rotateCertificates``, because clients see them as one server.
+
+With tracing (`TracedHandler`), an operation and each of its requests to the mongod have a span. Only operations whose
+router or client names a trace are traced.
+"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
-from shardwright.daemon.audit.log import AuditLog
-from shardwright.daemon.log_rotation import DaemonLogs
+import trio
+
+from shardwright.daemon.audit_log import AuditLog
+from shardwright.daemon.certificates import ROTATE_CERTIFICATES, rotate_certificates
+from shardwright.daemon.logs import AUDIT, DaemonLogs
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.operation_metrics import HOST_UNREACHABLE, OK, outcome_of_failure, outcome_of_success
-from shardwright.daemon.reserved_session_ids import refuse_reserved_session
-from shardwright.daemon.retryable_errors import label_retryable_write
+from shardwright.daemon.operation_metrics import (
+    HOST_UNREACHABLE,
+    OK,
+    outcome_of_failure,
+    outcome_of_reply,
+    outcome_of_success,
+)
+from shardwright.daemon.query_shape import slow_fields
 from shardwright.daemon.sidecar.access import SidecarAccess, may_log_in
 from shardwright.daemon.sidecar.audit import SidecarAudit
-from shardwright.daemon.sidecar.guesses import Guesses
-from shardwright.daemon.sidecar.member_login import AUTHENTICATE, log_in_member, without_any_certificate
-from shardwright.daemon.sidecar.reply_term import BODY_ELEMENTS_AT, FAILED
+from shardwright.daemon.sidecar.client_authentication import (
+    AUTHENTICATE,
+    Guesses,
+    log_in_member,
+    without_any_certificate,
+)
+from shardwright.daemon.sidecar.mongod import LocalMongod, Upstream
 from shardwright.daemon.sidecar.sidecar import Sidecar
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.daemon.slow_line import slow_fields
-from shardwright.daemon.user_names import SYSTEM, with_owner_of_session
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.daemon.sidecar.term_fence import BODY_ELEMENTS_AT, FAILED
+from shardwright.daemon.tracing import OperationSpan, Tracing, operation_attributes
+from shardwright.daemon.users import SYSTEM, refuse_reserved_session, with_owner_of_session
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, BackendError, CommandError
 from shardwright.wire.hello import HELLO_NAMES
-from shardwright.wire.logger import Logger
-from shardwright.wire.rawbson import decode_document
-from shardwright.wire.request import Request
-from shardwright.wire.transport.client import Begun
+from shardwright.wire.logger import Logger, get_logger
+from shardwright.wire.message import OpMsg, reply_document
+from shardwright.wire.rawbson import decode_document, is_string
+from shardwright.wire.request import RETRYABLE_WRITES, Request
+from shardwright.wire.request_validation import error_of_request
+from shardwright.wire.tls import ProcessTls
+from shardwright.wire.trace_context import TRACE_CONTEXT, client_trace, router_trace
+from shardwright.wire.transport.client import Begun, decode_reply
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.well_formed import error_of_request
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+
+logger = get_logger("daemon.tls")
 
 _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
 """Commands that may wait because their client asked them to."""
 
 _READS: Final = frozenset({*HELLO_NAMES, "count", "distinct", "find", "getMore"})
 """Commands whose replies do not acknowledge a write."""
+
+_LOG_ROTATE: Final = "logRotate"
+
+ROTATIONS: Final = frozenset({_LOG_ROTATE, ROTATE_CERTIFICATES})
+"""The commands."""
+
+_OF_ERRORS: Final = frozenset({"errmsg", "code", "codeName"})
 
 
 class SidecarHandler(ABC):
@@ -69,7 +100,8 @@ class SidecarHandler(ABC):
         self._observe = metrics.operations.observe
         self.slow_seconds = slow_ms / 1000
         self._logger = logger
-        self._access = access if CLUSTER_AUTH.is_on else None
+        self._cluster_auth = cluster_auth = sidecar.transport.cluster_auth
+        self._access = access if cluster_auth.is_on else None
         self._guesses = Guesses()
         self.logs = logs
         self._audit = None if audit is None else SidecarAudit(audit, self.namespace_of)
@@ -185,7 +217,7 @@ class SidecarHandler(ABC):
         self, access: SidecarAccess, client: ClientConnection, upstream: Upstream, request: Request
     ) -> bytes:
         try:
-            reply = await log_in_member(client, upstream, request)
+            reply = await log_in_member(self._cluster_auth, client, upstream, request)
         except CommandError:
             client.log_in_failed()
             await access.learn_user(upstream)  # the mongod may hold a log-in to be complete that the daemon broke off
@@ -234,3 +266,168 @@ class SidecarHandler(ABC):
 def _code_name(reply: bytes) -> str:
     document = decode_document(reply[21:])
     return str(document.get("codeName", document.get("code", "unknown")))
+
+
+async def rotate_both(tls: ProcessTls, upstream: Upstream, request: Request, logs: DaemonLogs) -> bytes | None:
+    """Execute one of the `ROTATIONS` on the mongod, which checks it, then on the daemon; return the mongod's reply.
+
+    Without a reply the client's privilege is unknown, and the daemon does nothing.
+
+    Raises:
+        CommandError: FileRenameFailed or InvalidSSLConfiguration, the daemon's part failed; the mongod's is done.
+        BackendError: the mongod is gone.
+    """
+    reply = await upstream.forward(request.message.frame, request.message.flags)
+    if reply is None:
+        return None
+    answer = decode_reply(reply)
+    named = request.get(_LOG_ROTATE.encode())
+    if _has_no_audit_log(answer, named) and AUDIT in logs.kinds:
+        answer = {name: value for name, value in answer.items() if name not in _OF_ERRORS} | {"ok": 1.0}
+        reply = reply_document(request.message.request_id, answer)
+    if answer["ok"]:
+        if request.name == ROTATE_CERTIFICATES:
+            rotate_certificates(tls)
+        elif not is_string(named) or named in logs.kinds:
+            logs.rotate_for_client(named if is_string(named) else None)
+    return reply
+
+
+async def rotate_certificates_of_both(mongod: LocalMongod, message: str) -> None:
+    """Reload the certificates of the mongod, then of the daemon, after a signal, which only the daemon receives.
+
+    An unreachable mongod reads them when it starts, and one without TLS has nothing to read.
+
+    Args:
+        message: for the logs of both.
+
+    Raises:
+        CommandError: InvalidSSLConfiguration, one of the two cannot use a file. If it is the mongod, the daemon keeps
+            its certificates too.
+    """
+    try:
+        with trio.fail_after(mongod.transport.timeouts.hello_seconds):
+            await mongod.pool.command("admin", {ROTATE_CERTIFICATES: 1, "message": message})
+    except (BackendError, CommandError, trio.TooSlowError) as error:
+        logger.error("The mongod did not rotate its certificates", error=str(error) or "it does not answer")
+        if isinstance(error, CommandError) and error.code == ErrorCode.InvalidSSLConfiguration:
+            raise
+    rotate_certificates(mongod.transport.tls, message)
+
+
+def _has_no_audit_log(answer: Mapping[str, Any], named: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    """Whether the mongod refused only because it has no audit log, so that the client has the privilege."""
+    return named == AUDIT and answer.get("code") == ErrorCode.NoSuchKey
+
+
+def label_retryable_write(error: CommandError, request: Request) -> None:
+    """Label the error of a retryable write that a driver may send again, as mongod does (``ErrorLabelBuilder``).
+
+    Routers return a shard's reply to the client unchanged, so it needs the label already.
+    """
+    fields = request.fields
+    if request.name not in RETRYABLE_WRITES or b"txnNumber" not in fields or b"autocommit" in fields:
+        return
+    if RETRYABLE_WRITE_ERROR not in error.labels and has_category(error.code, Category.RETRYABLE):
+        error.labels = (*error.labels, RETRYABLE_WRITE_ERROR)
+
+
+class TracedHandler(SidecarHandler):
+    """The handler of a sidecar with tracing, to be combined with the sidecar's own.
+
+    Attributes:
+        tracing: set by the sidecar.
+    """
+
+    tracing: Tracing
+
+    @may_run_in_reactor
+    async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
+        """Answer one request, in a span if it is traced; the mongod does not receive the field with the trace.
+
+        Clients that have to log in cause no spans before that. Users name their trace in a comment. If they send the
+        field, it is kept, so that access control refuses the request.
+        """
+        if client.begun is not None:
+            return await super().handle(client, request)
+        access = self._access
+        may_trace = access is None or client.state.user is not None
+        parent = client_trace(request) if may_trace else None
+        if TRACE_CONTEXT in request.fields and (access is None or access.is_internal(client.state)):
+            parent = router_trace(request) or parent
+            request = request.without((TRACE_CONTEXT,))
+        if parent is None or not parent.is_sampled:
+            return await super().handle(client, request)
+        started, namespace = perf_counter(), self.namespace_of(request)
+        collection = namespace.removeprefix(f"{request.db}.") if "." in namespace else None
+        attributes = operation_attributes(request.name, request.db, collection)
+        client.trace = span = self.tracing.begin(f"{request.name} {namespace}", attributes, parent)
+        outcome, code = OK, 0
+        try:
+            reply = await super().handle(client, request)
+            outcome, code = outcome_of_reply(reply)
+            return reply
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, client)
+            code = failure.code if isinstance(failure, CommandError) else 0
+            raise
+        finally:
+            client.trace = None
+            span.end(outcome, code)
+            self.tracing.note_duration(request.name, perf_counter() - started, span)
+
+
+class TracedUpstream(Upstream):
+    """A client's connection to the mongod; requests of traced operations have spans."""
+
+    __slots__ = ()
+
+    @may_run_in_reactor
+    async def pass_on(self, frame: bytes, flags: int, may_begin: Callable[[], bool] | None = None) -> bytes | None:
+        """Forward a request, see `Upstream.pass_on`."""
+        span = self._begin(frame)
+        if span is None:
+            return await super().pass_on(frame, flags, may_begin)
+        reply, outcome = None, OK
+        try:
+            reply = await super().pass_on(frame, flags, may_begin)
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, self._client)
+            raise
+        finally:
+            self._end(span, reply, outcome)
+        return reply
+
+    @may_run_in_reactor
+    async def forward(self, frame: bytes, flags: int) -> bytes | None:
+        """Send a client's request to the mongod, see `Upstream.forward`."""
+        span = self._begin(frame)
+        if span is None:
+            return await super().forward(frame, flags)
+        reply, outcome = None, OK
+        try:
+            reply = await super().forward(frame, flags)
+        except BaseException as failure:
+            outcome = outcome_of_failure(failure, self._client)
+            raise
+        finally:
+            self._end(span, reply, outcome)
+        return reply
+
+    def _begin(self, frame: bytes) -> tuple[OperationSpan, OperationSpan] | None:
+        """Begin the span of a request; return it with the operation's, which is hidden until `_end`.
+
+        `Upstream.pass_on` may call `forward`, and this is one request.
+        """
+        operation = self._client.trace
+        if not isinstance(operation, OperationSpan):
+            return None
+        self._client.trace = None
+        command = Request(OpMsg(frame)).name
+        attributes = {"db.system.name": "mongodb", "db.operation.name": command}
+        span = operation.request(f"{command} mongod", {**attributes, "server.address": str(self._mongod.socket_path)})
+        return span, operation
+
+    def _end(self, spans: tuple[OperationSpan, OperationSpan], reply: bytes | None, outcome: str) -> None:
+        span, self._client.trace = spans
+        span.end(*(outcome_of_reply(reply) if outcome == OK else (outcome, 0)))

@@ -1,4 +1,9 @@
-"""The mongod's current ``hello`` with the daemons' addresses, and the replies to clients' hello requests."""
+"""The mongod's current ``hello`` with the daemons' addresses, its release, and the replies to clients' hello requests.
+
+Shardwright uses commands between servers, which MongoDB may change from one release to the next without notice. The
+wire versions in a mongod's hello identify its release. docs/upgrade.md lists the known differences of each release.
+Only `TRIED` is tested.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,9 +21,9 @@ from shardwright.daemon.sidecar.member_addresses import (
     set_up_error,
     topology_of,
     unmapped_members,
+    with_role,
 )
-from shardwright.daemon.sidecar.mongod_release import release_refusal
-from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.sidecar.mongod import Upstream
 from shardwright.wire import compression
 from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import ErrorCode
@@ -37,12 +42,34 @@ Result = TypeVar("Result")
 SILENT_PRIMARY: Final = "silentPrimary"
 """Our extra field of hello: the mongod of a primary whose daemon is silent, in this daemon's view."""
 
+TRIED: Final = "6.0"
+"""The release that every test runs on."""
+
+_WIRE_VERSION_TRIED: Final = 17
+_RELEASES: Final[Mapping[int, str]] = {
+    13: "5.0",
+    14: "5.1",
+    15: "5.2",
+    16: "5.3",
+    _WIRE_VERSION_TRIED: TRIED,
+    18: "6.1",
+    19: "6.2",
+    20: "6.3",
+    21: "7.0",
+    22: "7.1",
+    23: "7.2",
+    24: "7.3",
+    25: "8.0",
+}
+"""Releases by their ``maxWireVersion``."""
+
 
 class HelloMirror:
     """The state of the local mongod and its replica set.
 
     Args:
         extensions: the daemon's extensions of MongoDB's protocol, announced to routers in hello.
+        cluster_role: ``shardsvr`` or ``configsvr``; the mongod itself has neither role.
 
     Attributes:
         hello: mongod's newest reply; None while mongod can't be reached.
@@ -50,12 +77,15 @@ class HelloMirror:
         silent_primary: the mongod of a primary whose daemon has not answered for long (`primary_watch`).
     """
 
-    def __init__(self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = ()) -> None:
+    def __init__(
+        self, mongod_address: str, sidecar_address: str, extensions: Sequence[str] = (), cluster_role: str = ""
+    ) -> None:
         self.hello: Mapping[str, Any] | None = None
         self.version = TopologyVersion(ObjectId(), 0)
         self.term: int | None = None
         self.silent_primary: str | None = None
         self._own_fields = {"extensions": list(extensions)} if extensions else {}
+        self._cluster_role = cluster_role
         self._own = {mongod_address: sidecar_address}
         self._sidecars: dict[str, str] = dict(self._own)
         self._seen: dict[str, Any] | None = None
@@ -114,11 +144,13 @@ class HelloMirror:
 
     def present(self, hello: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a hello of mongod to a client's view."""
-        seen = _without_version(rewrite_hello(hello, self._sidecars))
+        seen = with_role(rewrite_hello(hello, self._sidecars), self._cluster_role, hello)
         error = self.set_up_error
         failures = {SET_UP_ERROR: error, SILENT_PRIMARY: self.silent_primary}
         shown = {name: failure for name, failure in failures.items() if failure is not None}
-        return {"topologyVersion": self.version.document(), **seen, **self._own_fields, **shown}
+        version = {"topologyVersion": self.version.document()}
+        seen = seen | version if "topologyVersion" in seen else version | seen
+        return {**seen, **self._own_fields, **shown}
 
     def current_reply(self, connection_id: int) -> dict[str, Any] | None:
         """Return the newest hello for a request that was not sent to mongod; None while mongod can't be reached.
@@ -205,11 +237,6 @@ def _is_older(hello: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool
     return bool(version["processId"] == known_version["processId"] and version["counter"] < known_version["counter"])
 
 
-def _without_version(hello: dict[str, Any]) -> dict[str, Any]:
-    hello.pop("topologyVersion", None)
-    return hello
-
-
 _OF_ONE_CLIENT: Final = frozenset({"saslSupportedMechs", "speculativeAuthenticate"})
 """Reply fields for the requesting client alone."""
 
@@ -239,7 +266,7 @@ async def answer_hello(
         if body is None:
             return None
         if request.name != "hello":
-            body["ismaster"] = body.pop("isWritablePrimary")
+            body = {"ismaster" if name == "isWritablePrimary" else name: value for name, value in body.items()}
         if not hello.exhaust_allowed:
             return reply_document(request_id, body)
         hello = hello.following(mirror.version)
@@ -277,3 +304,36 @@ async def _ask_mongod(
         if client.compressors:
             reply["compression"] = list(client.compressors)
     return reply_document(request.message.request_id, reply)
+
+
+def release_refusal(hello: Mapping[str, Any]) -> str | None:
+    """Return the reason why a daemon cannot work with its mongod, and the remedy; None if it may be able to."""
+    oldest, newest = _wire_versions(hello)
+    if newest < _WIRE_VERSION_TRIED:
+        return f"the mongod is of {_release(newest)}, and {TRIED} is needed; upgrade the mongod"
+    if oldest > _WIRE_VERSION_TRIED:
+        return (
+            f"the mongod is of {_release(newest)} and no longer speaks as {TRIED} does (minWireVersion {oldest}); "
+            f"install a mongod {TRIED}"
+        )
+    return None
+
+
+def release_warning(hello: Mapping[str, Any]) -> str | None:
+    """Return a warning about a mongod of an untested release; None for a tested one."""
+    _, newest = _wire_versions(hello)
+    if newest <= _WIRE_VERSION_TRIED:
+        return None
+    return (
+        f"the mongod is of {_release(newest)}, and Shardwright was tried with {TRIED} only: read docs/upgrade.md "
+        "before you use it for data that matter"
+    )
+
+
+def _release(wire_version: int) -> str:
+    release = _RELEASES.get(wire_version)
+    return f"MongoDB {release}" if release else f"an unknown release of MongoDB (maxWireVersion {wire_version})"
+
+
+def _wire_versions(hello: Mapping[str, Any]) -> tuple[int, int]:
+    return hello.get("minWireVersion", 0), hello.get("maxWireVersion", _WIRE_VERSION_TRIED)

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.host_and_port import HostAndPort
-from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import (
     ARRAY,
     OBJECT,
@@ -27,7 +26,7 @@ from shardwright.wire.rawbson import (
     string_value,
     with_value,
 )
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, with_stages
 
 _ADDRESS_FIELDS: Final = ("primary", "me")
 _ADDRESS_LIST_FIELDS: Final = ("hosts", "passives", "arbiters")
@@ -37,6 +36,10 @@ SET_UP_ERROR: Final = "setUpError"
 
 # Fields that change from one reply to the next although the topology is the same.
 _VOLATILE_FIELDS: Final = frozenset({"topologyVersion", "localTime", "lastWrite", "connectionId", "ok", *TIMES})
+
+
+_AFTER_ROLE: Final = "maxBsonObjectSize"
+"""The field of a hello that follows those about the set and the role."""
 
 
 def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict[str, Any]:
@@ -59,6 +62,31 @@ def rewrite_hello(hello: Mapping[str, Any], sidecars: Mapping[str, str]) -> dict
         else:
             seen[field] = value
     return seen
+
+
+def with_role(seen: Mapping[str, Any], role: str, hello: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the field by which a server of a cluster shows its role, in MongoDB's place.
+
+    Args:
+        seen: the hello for clients.
+        role: ``configsvr`` or ``shardsvr``; otherwise nothing is added.
+        hello: the mongod's.
+    """
+    own: dict[str, Any] = {}
+    if role == "configsvr":
+        own = {"configsvr": 2}
+    elif role == "shardsvr" and "setName" in hello:
+        own = {"isImplicitDefaultMajorityWC": _writes_to_majority(hello)}
+    fields = list(seen.items())
+    at = list(seen).index(_AFTER_ROLE) if _AFTER_ROLE in seen else len(fields)
+    return dict([*fields[:at], *own.items(), *fields[at:]])
+
+
+def _writes_to_majority(hello: Mapping[str, Any]) -> bool:
+    """Whether the set's implicit write concern is the majority, as MongoDB derives it from voting members."""
+    arbiters = len(hello.get("arbiters", ()))
+    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    return not arbiters or members > (members + arbiters) // 2 + 1
 
 
 def topology_of(hello: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Metrics of the mongod behind a sidecar: its state in the replica set, its lag, its oplog and its documents.
 
-They are read from the mongod every few seconds, so that ``/metrics`` never waits for it. The section
-``shardingStatistics`` of ``serverStatus``, which a plain mongod does not have, is made here too.
+They are read from the mongod every few seconds, so that ``/metrics`` never waits for it. This module also adds two
+sections that a plain mongod's replies lack: ``shardingStatistics`` of ``serverStatus`` and ``replicaSets`` of
+``connPoolStats``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import trio
@@ -15,11 +16,15 @@ from shardwright.daemon.sidecar.sidecar import Sidecar
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import with_body
-from shardwright.wire.rawbson import OBJECT, append, decode_value, element, encode_document, find
+from shardwright.wire.rawbson import OBJECT, append, decode_value, element, encode_document, find, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
 
 logger = get_logger("daemon.sidecar")
+
+CONN_POOL_STATS: Final = "connPoolStats"
+"""The command."""
 
 READ_SECONDS: Final = 10.0
 """Pause between two readings."""
@@ -124,6 +129,7 @@ def lag_seconds(status: Mapping[str, Any]) -> float | None:
 
 
 _SECTION: Final = b"shardingStatistics"
+_REPLICA_SETS: Final = b"replicaSets"
 
 
 def with_sharding_statistics(frame: bytes | None, request: Request, section: Mapping[str, Any]) -> bytes | None:
@@ -133,10 +139,22 @@ def with_sharding_statistics(frame: bytes | None, request: Request, section: Map
         request: the command, which may exclude the section by ``{shardingStatistics: 0}``.
         section: the daemon's statistics; nothing is added if it is empty.
     """
-    if frame is None or not section or request.get(_SECTION) in (0, False):
+    if not section or request.get(_SECTION) in (0, False):
         return frame
+    return _with_section(frame, _SECTION, section)
+
+
+def with_replica_sets(frame: bytes | None, monitors: Iterable[ReplicaSetMonitor]) -> bytes | None:
+    """Show the replica sets that the daemon follows in mongod's reply to ``connPoolStats``."""
+    return _with_section(frame, _REPLICA_SETS, {each.set_name: each.description() for each in monitors})
+
+
+def _with_section(frame: bytes | None, name: bytes, section: Mapping[str, Any]) -> bytes | None:
+    """Set a section of a mongod's reply, unless the reply is an error."""
+    if frame is None:
+        return None
     body = response_body(frame)
     ok = find(body, b"ok")
     if ok is None or not decode_value(body, ok):
         return frame
-    return with_body(frame, append(body, element(_SECTION, OBJECT, encode_document(section))))
+    return with_body(frame, append(without(body, {name}), element(name, OBJECT, encode_document(section))))

@@ -1,24 +1,28 @@
-"""Writing no-ops for operations that wait for a cluster time (``afterClusterTime``, ``atClusterTime``).
+"""Writing no-ops into the oplog, for operations that wait for a cluster time, for a majority, or for a new time.
 
-A mongod answers such an operation once its oplog has reached that time. The time is often another shard's, and on an
-idle set the oplog only grows by a periodic no-op every ten seconds. A genuine shard or config server therefore first
-writes a no-op itself. A plain replica set member does not, so its sidecar does.
+A mongod answers an operation with ``afterClusterTime`` or ``atClusterTime`` once its oplog has reached that time. The
+time is often another shard's, and on an idle set the oplog only grows by a periodic no-op every ten seconds. A genuine
+shard or config server therefore first writes a no-op itself. A plain replica set member does not, so its sidecar does.
 
 The times of writes that the sidecar forwards need no no-op. A session that reads after its own write, or begins a
 transaction after the previous one, waits only for such times.
+
+mongod rejects a note (LockFailed) if it does not get the global lock within a millisecond. On config servers each
+change of the catalog takes that lock, because ``applyOps`` with a precondition does. So notes often conflict with one.
 """
 
+from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
 from typing import Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.oplog_note import append_oplog_note
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import OBJECT, TIMESTAMP, decode_value, element, index
 from shardwright.wire.request import Request
@@ -38,12 +42,23 @@ _OPERATION_TIME: Final = element(b"operationTime", TIMESTAMP, b"")
 _TIME_FROM_END: Final = 9
 """A reply usually ends with this time, and the end of the document."""
 
-
 _WRITE_SECONDS_MAX: Final = 1.0
 """Longest wait of a request for a no-op. The primary may be frozen, and the oplog may reach the time without it."""
 
 _BEGINNING: Final = (0, 0)
 """Seconds and increment: replies are recorded far more often than a time is awaited, and tuples compare quickly."""
+
+NOTE_SECONDS_MAX: Final = 10.0
+"""Maximum time for retries of a note."""
+
+_NOTE_PAUSE_SECONDS: Final = 0.002
+_NOTE_PAUSE_SECONDS_MAX: Final = 0.1
+
+_WAIT_FOR_MAJORITY: Final = {
+    "appendOplogNote": 1,
+    "data": {"msg": "wait for majority"},
+    "writeConcern": {"w": "majority"},
+}
 
 
 class NoopWriter:
@@ -157,3 +172,38 @@ def awaited_time(request: Request) -> Timestamp | None:
             timestamp: Timestamp = decode_value(request.body, awaited)
             return timestamp
     return None
+
+
+async def append_oplog_note(
+    run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]], note: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write a note, retrying while mongod's global lock is taken; return the reply.
+
+    Args:
+        run: runs a command on a database, and returns its reply.
+
+    Raises:
+        CommandError: LockFailed, the lock was taken for a long time; as ``run``.
+        BackendError: as ``run``.
+    """
+    backoff, deadline = Backoff(_NOTE_PAUSE_SECONDS, _NOTE_PAUSE_SECONDS_MAX), trio.current_time() + NOTE_SECONDS_MAX
+    while True:
+        try:
+            return await run("admin", note)
+        except CommandError as error:
+            if error.code != ErrorCode.LockFailed or trio.current_time() >= deadline:
+                raise
+        await backoff.pause()
+
+
+async def wait_for_majority(run: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]) -> None:
+    """Wait until a majority of the set has everything that its primary has now.
+
+    Args:
+        run: as `append_oplog_note`, on the primary.
+
+    Raises:
+        CommandError: WriteConcernFailed, the wait took too long; or as `append_oplog_note`.
+        BackendError: as ``run``.
+    """
+    check_writes(await append_oplog_note(run, _WAIT_FOR_MAJORITY))

@@ -26,8 +26,9 @@ from shardwright.daemon.sidecar.hello import SILENT_PRIMARY, HelloMirror
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.timeouts import TIMEOUTS, HelloTimeoutError, hello_within
+from shardwright.wire.transport.monitor import HelloTimeoutError, hello_within
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.transport import Timeouts
 
 logger = get_logger("daemon.sidecar.primary_watch")
 
@@ -47,10 +48,11 @@ _STEP_DOWN_SECONDS: Final = 0.2
 class PrimaryWatch:
     """The watch on the daemon of the primary, while that is another member."""
 
-    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools) -> None:
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, pools: ConnectionPools, timeouts: Timeouts) -> None:
         self._mongod = mongod
         self._mirror = mirror
         self._pools = pools
+        self._timeouts = timeouts
         self._missed: set[str] = set()
 
     async def run(self) -> None:
@@ -74,9 +76,9 @@ class PrimaryWatch:
         silent_since: float | None = None
         while True:
             began = trio.current_time()
-            seconds = TIMEOUTS.recheck_seconds
+            seconds = self._timeouts.recheck_seconds
             if silent_since is None:
-                seconds = TIMEOUTS.hello_seconds - TIMEOUTS.recheck_seconds
+                seconds = self._timeouts.hello_seconds - self._timeouts.recheck_seconds
             try:
                 await self._hello_of(primary, seconds)
                 silent_since = None
@@ -86,7 +88,7 @@ class PrimaryWatch:
                     silent_since = None  # this process was paused, which proves nothing
                 else:
                     silent_since = began if silent_since is None else silent_since
-            is_silent = silent_since is not None and trio.current_time() - silent_since >= TIMEOUTS.hello_seconds
+            is_silent = silent_since is not None and trio.current_time() - silent_since >= self._timeouts.hello_seconds
             self._mirror.silent_primary = primary if is_silent else None
             if is_silent:
                 self._missed.add(primary)
@@ -106,7 +108,7 @@ class PrimaryWatch:
                     logged.add(member)
                     logger.warning("Keeping a mongod from being elected until its daemon answers", mongod=member)
                 try:
-                    await self._hello_of(member, TIMEOUTS.recheck_seconds)
+                    await self._hello_of(member, self._timeouts.recheck_seconds)
                     self._missed.discard(member)
                 except (BackendError, CommandError) as error:
                     logger.debug("The daemon of a former primary is away", mongod=member, error=str(error))
@@ -115,7 +117,7 @@ class PrimaryWatch:
     async def _freeze(self, member: str) -> bool:
         """Freeze the mongod of a member for some time; return whether it accepts."""
         try:
-            with hello_within(member, TIMEOUTS.recheck_seconds):
+            with hello_within(member, self._timeouts.recheck_seconds):
                 await self._mongod.pool_of_member(member).command("admin", {"replSetFreeze": _FREEZE_SECONDS})
         except (BackendError, CommandError) as error:
             logger.debug("Could not keep a mongod from being elected", mongod=member, error=str(error))
@@ -142,7 +144,7 @@ class PrimaryWatch:
         agreeing = [self._mongod.address]
         for member in others:
             try:
-                if (await self._hello_of(member, TIMEOUTS.recheck_seconds)).get(SILENT_PRIMARY) == primary:
+                if (await self._hello_of(member, self._timeouts.recheck_seconds)).get(SILENT_PRIMARY) == primary:
                     agreeing.append(member)
             except (BackendError, CommandError) as error:
                 logger.debug("Could not ask another daemon about the primary", member=member, error=str(error))

@@ -1,43 +1,161 @@
-"""The sidecar, which combines all parts that make a daemon look like its mongod.
+"""The sidecar: all parts that make a daemon look like its mongod, and their options.
 
 A daemon creates one `Sidecar`, runs it in its main nursery, and calls it from its request handler for ``hello`` and for
 forwarded requests.
+
+The replicated collection ``config.sidecars`` of each set maps mongods to daemons. Its documents are
+``{_id: "<mongod host:port>", sidecar: "<daemon host:port>"}``. Each daemon writes its own, through the primary mongod
+of its set, and reads the others from its own mongod.
 """
 
+import argparse
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
 from bson.timestamp import Timestamp
 
+from shardwright.daemon.audit_log import AuditLog, check_audit
 from shardwright.daemon.backoff import Backoff
-from shardwright.daemon.sidecar.hello import HelloMirror, answer_hello
+from shardwright.daemon.logs import DaemonLogs
+from shardwright.daemon.option_values import known_address
+from shardwright.daemon.sidecar.hello import HelloMirror, answer_hello, release_warning
 from shardwright.daemon.sidecar.member_addresses import ShownMembers, names_members, with_daemons, with_mongods
-from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.sidecar.mongod_release import release_warning
+from shardwright.daemon.sidecar.mongod import LocalMongod, Upstream
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN, NoopWriter
 from shardwright.daemon.sidecar.primary_watch import PrimaryWatch, hand_over
-from shardwright.daemon.sidecar.registration import Registration
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty, RoleHooks, follow_role
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
+from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError, check_writes
+from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import with_body
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection, response_body
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.transport.timeouts import TIMEOUTS, HelloTimeoutError, hello_within
+from shardwright.wire.transport.monitor import HelloTimeoutError, hello_within
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 logger = get_logger("daemon.sidecar")
+
+REGISTRATIONS: Final = "sidecars"
+
+# A secondary is not notified when a document has been replicated, so the collection is polled: frequently while the
+# daemon of a member is unknown, otherwise occasionally, in case a daemon has moved to another address.
+_INCOMPLETE_SECONDS: Final = 0.2
+_COMPLETE_SECONDS: Final = 10.0
 
 _POLL_SECONDS: Final = 0.05
 
 _REMINDER_SECONDS: Final = 10.0
 _REMINDER_SECONDS_MAX: Final = 300.0
 """Pauses between the log lines about an absent mongod."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarOptions:
+    """The options that the sidecars have in common.
+
+    Attributes:
+        address: ``host:port`` at which clients reach the daemon.
+        mongod_address: its mongod in the replica set's configuration: ``host:port``, or the path of a UNIX socket.
+        audit: the audit log; None if auditing is off.
+    """
+
+    address: str
+    mongod_socket: str
+    mongod_address: str
+    slow_ms: int
+    audit: AuditLog | None = None
+    logs: DaemonLogs = field(default_factory=DaemonLogs)
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "SidecarOptions":
+        """Read the options from the parsed command line and its audit log."""
+        logs = DaemonLogs(None if audit is None else audit.file)
+        return cls(known_address(parsed), parsed.mongod_socket, parsed.mongod_address, parsed.slow_ms, audit, logs)
+
+
+def check_sidecar_options(parsed: argparse.Namespace) -> None:
+    """Refuse options that do not fit together.
+
+    A daemon on loopback must not register with members that may be on other machines. MongoDB's rule for the addresses
+    of a set is the same: all of them are loopback, or none. An audit log needs access control, because without it users
+    cannot be distinguished from routers.
+
+    Raises:
+        ValueError: they do not, with a message for the operator.
+    """
+    address = known_address(parsed)
+    is_elsewhere = "/" not in parsed.mongod_address and not HostAndPort.parse(parsed.mongod_address).is_localhost
+    if is_elsewhere and HostAndPort.parse(address).is_localhost:
+        raise ValueError(
+            f"other machines cannot reach this daemon at {address}, as they reach its mongod at "
+            f"{parsed.mongod_address}: give --bind-ip another address than loopback, or --advertise HOST[:PORT]"
+        )
+    if parsed.audit_destination is not None and parsed.key_file is None and parsed.cluster_auth_mode is None:
+        raise ValueError(
+            "--audit-destination needs access control (--key-file or --cluster-auth-mode), without which this daemon "
+            "cannot tell users from routers; routers have an audit log of their own"
+        )
+    check_audit(parsed)
+
+
+def secured_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
+    """Return the mongod's sockets that require TLS."""
+    return (parsed.mongod_socket,) if parsed.mongod_tls else ()
+
+
+class _Registration:
+    """The upkeep of this daemon's document and of the mirror's addresses."""
+
+    def __init__(self, mongod: LocalMongod, mirror: HelloMirror, address: str) -> None:
+        self._mongod = mongod
+        self._mirror = mirror
+        self._address = address
+
+    async def run(self) -> None:
+        """Register and follow the others until cancelled."""
+        while True:
+            is_complete = False
+            if self._mirror.hello is not None:
+                try:
+                    is_complete = await self._synchronise()
+                except (BackendError, CommandError) as error:
+                    # Before the set is initiated and during elections; the next hello triggers another attempt.
+                    logger.debug("Could not read or write the registrations", error=str(error))
+            with trio.move_on_after(_COMPLETE_SECONDS if is_complete else _INCOMPLETE_SECONDS):
+                await self._mirror.wait_for_change()
+
+    async def _synchronise(self) -> bool:
+        """Read, and if necessary write, the collection; return whether the daemons of all members are registered."""
+        registered = await self._read()
+        self._mirror.learn_sidecars(registered)
+        if registered.get(self._mongod.address) != self._address:
+            await self._register()
+            return False
+        return not self._mirror.unmapped_members
+
+    async def _read(self) -> dict[str, str]:
+        reply = await self._mongod.command(
+            "config",
+            {"find": REGISTRATIONS, "$readPreference": {"mode": "nearest"}, "batchSize": 1000, "singleBatch": True},
+        )
+        return {document["_id"]: document["sidecar"] for document in reply["cursor"]["firstBatch"]}
+
+    async def _register(self) -> None:
+        hello: Any = self._mirror.hello
+        primary = hello and hello.get("primary")
+        if primary is None:
+            return
+        update = {"q": {"_id": self._mongod.address}, "u": {"$set": {"sidecar": self._address}}, "upsert": True}
+        pool = self._mongod.pool_of_member(primary)
+        command = {"update": REGISTRATIONS, "updates": [update]}
+        reply = await self._mirror.while_primary(primary, partial(pool.command, "config", command))
+        check_writes(reply)
+        logger.info("Registered with the replica set", mongod=self._mongod.address, sidecar=self._address)
 
 
 class Sidecar:
@@ -48,8 +166,14 @@ class Sidecar:
         handshake: builds the hello for the handshake of the daemon's own connections.
         on_mongod_lost: called when the mongod is gone; must close the clients, as the mongod would have done.
         extensions: see `HelloMirror`.
-        cluster_role: ``shardsvr`` or ``configsvr``, for ``getCmdLineOpts``.
+        cluster_role: ``shardsvr`` or ``configsvr``, for ``hello`` and ``getCmdLineOpts``.
+
+    Attributes:
+        transport: the transport of all connections of the daemon.
+        upstream_type: the class of clients' connections to the mongod.
     """
+
+    upstream_type: type[Upstream] = Upstream
 
     def __init__(
         self,
@@ -63,12 +187,14 @@ class Sidecar:
         cluster_role: str,
         extensions: Sequence[str] = (),
     ) -> None:
-        self.mirror = HelloMirror(mongod_address, address, extensions)
+        self.transport = pools.transport
+        self._timeouts = pools.transport.timeouts
+        self.mirror = HelloMirror(mongod_address, address, extensions, cluster_role)
         self.certainty = RoleCertainty(self.mirror, self._ask_hello)
         self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
         self.address = address
-        self._registration = Registration(self.mongod, self.mirror, address)
-        self._primary_watch = PrimaryWatch(self.mongod, self.mirror, pools)
+        self._registration = _Registration(self.mongod, self.mirror, address)
+        self._primary_watch = PrimaryWatch(self.mongod, self.mirror, pools, self._timeouts)
         self._noop_writer = NoopWriter(self.mongod, self.mirror)
         self._handshake = handshake
         self._on_mongod_lost = on_mongod_lost
@@ -102,7 +228,7 @@ class Sidecar:
 
     def open_upstream(self, client: ClientConnection) -> Upstream:
         """Create the relay for a client that has connected."""
-        return Upstream(self.mongod, client, self._check_mongod)
+        return self.upstream_type(self.mongod, client, self._check_mongod)
 
     async def answer_hello(self, client: ClientConnection, upstream: Upstream, request: Request) -> bytes | None:
         """Answer a hello, see `daemon.sidecar.hello`.
@@ -176,9 +302,9 @@ class Sidecar:
         Raises:
             BackendError: it does not accept the key, or is not there.
         """
-        if CLUSTER_AUTH.is_on and self.mirror.hello is None:
+        if self.transport.cluster_auth.is_on and self.mirror.hello is None:
             await in_own_task()
-            (await Connection.open(self.mongod.socket_path, handshake=self._handshake())).close()
+            (await Connection.open(self.transport, self.mongod.socket_path, handshake=self._handshake())).close()
 
     async def _ask_hello(self) -> Mapping[str, Any]:
         return await self.mongod.pool.command("admin", {"hello": 1})
@@ -191,7 +317,8 @@ class Sidecar:
         is_doubted = False
         while True:
             try:
-                await self._follow_connection(TIMEOUTS.recheck_seconds if is_doubted else TIMEOUTS.hello_seconds)
+                seconds = self._timeouts.recheck_seconds if is_doubted else self._timeouts.hello_seconds
+                await self._follow_connection(seconds)
             except (BackendError, CommandError, RemoteProtocolError) as error:
                 is_doubted = isinstance(error, HelloTimeoutError) and not is_doubted
                 if is_doubted:
@@ -224,15 +351,15 @@ class Sidecar:
 
     async def _follow_connection(self, seconds: float) -> None:
         with hello_within(self.mongod.socket_path, seconds):
-            connection = await Connection.open(self.mongod.socket_path, handshake=self._handshake())
+            connection = await Connection.open(self.transport, self.mongod.socket_path, handshake=self._handshake())
         try:
             self._meet_mongod(connection.hello)
             while True:
                 self._report_set_up()
                 version = self.mirror.hello and self.mirror.hello["topologyVersion"]
-                with hello_within(connection.address, TIMEOUTS.hello_seconds):
+                with hello_within(connection.address, self._timeouts.hello_seconds):
                     hello = await connection.command(
-                        "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": TIMEOUTS.await_ms}
+                        "admin", {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": self._timeouts.await_ms}
                     )
                 self.mirror.observe(hello)
         finally:

@@ -1,10 +1,11 @@
 """A fence between terms in the mongod itself: writes sent in an earlier term are not executed in a later one.
 
-Checking the term before a write is sent, and in its reply, leaves a gap. A daemon that is paused between check and
-sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are retryable
-writes of one session, and their transaction number includes the term. Each term begins with such a write, which is
-replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this write. The
-number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused too.
+Checking the term before a write is sent, and in its reply (`take_term`), leaves a gap. A daemon that is paused between
+check and sending may send the write when its mongod is primary again, in another term. So writes to ``config`` are
+retryable writes of one session, and their transaction number includes the term. Each term begins with such a write,
+which is replicated. From then on mongod refuses all lower numbers (TransactionTooOld), on every member that has this
+write. The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused
+too.
 
 A task may continue for a moment in a later term than it was started in, until it is cancelled. It declares its term,
 child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in another term. A command
@@ -16,6 +17,7 @@ command of an earlier term.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -23,17 +25,27 @@ import trio
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
+from shardwright.daemon.users import RESERVED_ID_START
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.frames import OP_MSG
 from shardwright.wire.logger import get_logger
+from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, with_body
+from shardwright.wire.rawbson import INT32, INT64, element, find, without
 from shardwright.wire.transport.client import Connection
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.pool import Pool
 
+logger = get_logger("daemon.sidecar.term_fence")
 
 _TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
+
+FAILED: Final = b"\x01ok\0" + bytes(8)
+"""A failed command's reply begins with ``ok: 0``, a mongod's as well as a daemon's."""
+
+BODY_ELEMENTS_AT: Final = 25
+"""Offset of the body's elements in the frame."""
 
 
 @contextmanager
@@ -57,8 +69,6 @@ def check_term(expected: int | None, found: int | None) -> None:
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
 
-logger = get_logger("daemon.sidecar.term_fence")
-
 FENCE_SESSION_ID: Final = UUID(bytes=RESERVED_ID_START + b"\0\0\0\0\xff")
 """The id of the session, the same on all members."""
 
@@ -66,8 +76,11 @@ KEEP_ALIVE_SECONDS: Final = 600.0
 """Shorter than the 30 idle minutes after which mongod discards a session."""
 
 _CONFIG: Final = "config"
+
 _FENCE: Final = "term_fence"
+
 _TERM_SHIFT: Final = 40
+
 _BLOCK_SHIFT: Final = 20
 """A number consists of the term, the count of this fence's starts in that term, and a counter."""
 
@@ -258,3 +271,65 @@ async def _connections(connection: Connection, numbers: list[int]) -> dict[int, 
     pipeline = [everything, {"$match": {"connectionId": {"$in": numbers}}}]
     reply = await connection.command("admin", {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 10_000}})
     return {each["connectionId"]: each.get("opid") for each in reply["cursor"]["firstBatch"]}
+
+
+def has_failed(reply: bytes | None) -> bool:
+    """Whether a reply's frame reports a failed command."""
+    return reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT)
+
+
+ASK_FOR_TERM: Final = element(b"$replData", INT32, (1).to_bytes(4, "little"))
+"""The element to append to the body of a request."""
+
+_REPL_DATA: Final = b"$replData"
+
+_METADATA: Final = b"\x03" + _REPL_DATA + b"\0"
+
+_REPLY_TERM: Final = b"\x12term\0"
+
+_TERM_AT: Final = len(_METADATA) + 4 + len(_REPLY_TERM)
+
+_TAIL_BYTES: Final = 1024
+"""More than the size of the elements after the command's own."""
+
+_FRAME_PREFIX: Final = Struct("<iiiiIBi")
+"""The header of an OP_MSG, its flags, the kind of its first section, and the length of its body."""
+
+
+def take_term(frame: bytes) -> tuple[bytes, int | None]:
+    """Split a reply into the reply without the added elements, and the term in them; None if nothing was added.
+
+    mongod adds nothing if it refuses a command before processing it, for example an unknown one. The error may then
+    quote any bytes of the client, so all elements must be parsed.
+    """
+    start = frame.rfind(_METADATA, -_TAIL_BYTES)
+    if start < 0:
+        return frame, None
+    if has_failed(frame):
+        return _take_term_of_any(frame)
+    length, request_id, response_to, _, flags, kind, body_bytes = _FRAME_PREFIX.unpack_from(frame)
+    document_at = start + len(_METADATA)
+    metadata_bytes = len(_METADATA) + int.from_bytes(frame[document_at : document_at + 4], "little")
+    is_plain = not flags & CHECKSUM_PRESENT and not kind and body_bytes == length - 21
+    if not is_plain or not frame.startswith(_REPLY_TERM, document_at + 4):
+        return _take_term_of_any(frame)
+    term = int.from_bytes(frame[start + _TERM_AT : start + _TERM_AT + 8], "little")
+    prefix = _FRAME_PREFIX.pack(
+        length - metadata_bytes, request_id, response_to, OP_MSG, flags, 0, body_bytes - metadata_bytes
+    )
+    return prefix + frame[_FRAME_PREFIX.size : start] + frame[start + metadata_bytes :], term
+
+
+def term_of_body(body: bytes) -> int | None:
+    """Return the term in the body of a reply; None if there is none."""
+    metadata = find(body, _REPL_DATA)
+    term = None if metadata is None else find(body, b"term", metadata[2])
+    return None if term is None or term[0] != INT64 else int.from_bytes(body[term[2] : term[3]], "little")
+
+
+def _take_term_of_any(frame: bytes) -> tuple[bytes, int | None]:
+    message = OpMsg(frame)
+    term = term_of_body(message.body)
+    if term is None:
+        return frame, None
+    return with_body(frame, without(message.body, {_REPL_DATA})), term

@@ -9,10 +9,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.daemon.configuration.configuration import Configuration, configuration
+from shardwright.daemon.configuration.configuration import (
+    Configuration,
+    as_file,
+    configuration,
+    flat_options,
+    nested_options,
+)
 from shardwright.daemon.configuration.option import Option
 from shardwright.daemon.configuration.process import Rereading, process_configuration
-from shardwright.daemon.configuration.shown import as_file, flat_options, nested_options
 from shardwright.daemon.configuration.table import PROGRAMS, ROUTER, SHARDD
 
 CONFIGDB = ("--configdb", "cfg/a:1")
@@ -107,6 +112,29 @@ def test_a_required_option_may_stand_in_the_file(tmp_path: Path, capsys: pytest.
     assert "required: --configdb" in capsys.readouterr().err
 
 
+def test_all_mistakes_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("net: {port: much, prot: 1}\nsecurity: {keyFile: }\nshardwright: {workers: 0}\n")
+    with pytest.raises(SystemExit) as ended:
+        configuration(ROUTER, ["--config", str(path)], {"SHARDWRIGHT_SLOW_MS": "x"})
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"shardwright-router: {path}:1: unknown key net.prot; did you mean net.port?",
+        f"shardwright-router: {path}:2: security.keyFile has no value",
+        f"shardwright-router: {path}:1: net.port: 'much' is not a port from 0 to 65535",
+        "shardwright-router: SHARDWRIGHT_SLOW_MS: 'x' is not a number of milliseconds",
+        f"shardwright-router: {path}:3: shardwright.workers: '0' is not a number from 1 to 64",
+        "shardwright-router: the following arguments are required: --configdb",
+    ]
+
+
+def test_a_directory_in_place_of_a_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configuration(ROUTER, [*CONFIGDB, "--config", str(tmp_path)], {})
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"shardwright-router: {tmp_path}: Is a directory\n"
+
+
 def test_options_are_shown_in_sections_and_by_name(tmp_path: Path) -> None:
     found = with_file(tmp_path, "net: {port: 5}\nsetParameter: {quiet: true}", "--noauth", "--config-seconds", "2")
     assert nested_options(found) == {
@@ -130,6 +158,8 @@ _EXAMPLES: dict[str, st.SearchStrategy[str]] = {
     "bind-ip": st.sampled_from(["::", "0.0.0.0,::1", "localhost"]),
     "metrics-bind-ip": st.just("127.0.0.2"),
     "set-parameter": st.sampled_from(["a=1", "b=true"]),
+    "otlp-endpoint": st.just("http://a:4318"),
+    "trace-sample-ratio": st.sampled_from(["0.0", "0.01", "1.0"]),
 }
 
 
@@ -220,10 +250,14 @@ def test_rereading_tells_what_has_changed(tmp_path: Path) -> None:
     assert reread.changed == {"log_level", "slow_ms"}
     assert reread.waiting == ("port",)
     assert (reread.values.slow_ms, reread.values.log_level) == (5, "info")
-    assert read_again().changed == frozenset()
+    again = read_again()
+    assert (again.changed, again.waiting) == (frozenset(), ("port",)), "it still waits for a restart"
     path.write_text("net: {prt: 2}\n")
     with pytest.raises(ValueError, match=r"did you mean net\.port"):
         read_again()
+    path.write_text("net: {port: 1}\noperationProfiling: {slowOpThresholdMs: 5}\n")
+    again = read_again()
+    assert (again.changed, again.waiting) == (frozenset(), ()), "the port is the one in use"
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
 """Files of options: MongoDB's form, and mistakes with their lines."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import pytest
 
-from shardwright.daemon.configuration.file import ConfigurationError, FileValue, parse_text
+from shardwright.daemon.configuration.file import ConfigurationError, FileValue, compose, options_of
+from shardwright.daemon.configuration.option import Program
 from shardwright.daemon.configuration.table import CONFIGD, PROGRAMS, ROUTER, SHARDD
 
 MONGOS = """\
@@ -35,6 +38,19 @@ processManagement:
 shardwright:
   workers: 2
 """
+
+
+def parse_text(
+    text: str, name: str, program: Program, others: Iterable[Program] = ()
+) -> Mapping[str, Sequence[FileValue]]:
+    """The options in a file without mistakes."""
+    root = compose(text, name)
+    if root is None:
+        return {}
+    found = options_of(root, name, program, others)
+    if found.mistakes:
+        raise ConfigurationError(found.mistakes)
+    return found.values
 
 
 def test_a_file_of_mongos_is_understood() -> None:
@@ -75,6 +91,9 @@ def test_a_file_may_set_nothing(text: str) -> None:
         ("storage:\n  x: 1\n", ["x.yaml:1: unknown key storage"]),
         ("replication:\n  x: 1\n", ["x.yaml:2: unknown key replication.x"]),
         ("net:\n  port: 1\n  port: 2\n", ["x.yaml:3: net.port is given twice"]),
+        ("net.port: 1\nnet:\n  port: 2\n", ["x.yaml:3: net.port is given twice"]),
+        ("net:\n  port: 1\nnet.port: 2\n", ["x.yaml:3: net.port is given twice"]),
+        ("setParameter.quiet: true\nsetParameter:\n  quiet: true\n", ["x.yaml:3: setParameter.quiet is given twice"]),
         ("net:\n  port:\n", ["x.yaml:2: net.port has no value"]),
         ("net:\n  port: [1]\n", ["x.yaml:2: net.port has to be a single value"]),
         ("net: 1\n", ["x.yaml:1: net has to be a section with keys"]),
@@ -106,12 +125,32 @@ def test_a_file_may_set_nothing(text: str) -> None:
         ("a: 1\nnet:\n  qqq: 1\n", ["x.yaml:1: unknown key a", "x.yaml:3: unknown key net.qqq"]),
         ("&a [*a]\n", ["x.yaml:1: the file has to consist of keys and values"]),
         ("? [net]\n: 1\n", ["x.yaml:1: a key has to be a word"]),
+        ("? {net: 1}\n: 1\n", ["x.yaml:1: a key has to be a word"]),
+        ("1: 2\n", ["x.yaml:1: unknown key 1"]),
+        ("net: {port: *absent}\n", ["x.yaml:1: found undefined alias 'absent'"]),
+        ('systemLog: {path: "\\U00110000"}\n', ["x.yaml: this is not YAML: chr() arg not in range(0x110000)"]),
+        (
+            "a: \0\n",
+            [
+                "x.yaml: this is not YAML: unacceptable character #x0000: special characters are not allowed in "
+                '"<unicode string>", position 3'
+            ],
+        ),
     ],
 )
 def test_mistakes_are_explained(text: str, mistakes: list[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_text(text, "x.yaml", ROUTER, PROGRAMS[1:])
     assert list(caught.value.mistakes) == mistakes
+
+
+def test_a_section_may_be_written_in_parts() -> None:
+    found = parse_text("net.port: 1\nnet:\n  bindIp: localhost\nnet.tls.mode: requireTLS\n", "x", ROUTER)
+    assert {name: values[0].text for name, values in found.items()} == {
+        "port": "1",
+        "bind-ip": "localhost",
+        "tls-mode": "requireTLS",
+    }
 
 
 def test_a_daemon_accepts_its_own_cluster_role() -> None:

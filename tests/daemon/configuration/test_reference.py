@@ -8,12 +8,11 @@ import pytest
 import yaml
 
 from shardwright.config_servers.catalog_client import READ_SECONDS_MAX
-from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.configuration import as_file, configuration
 from shardwright.daemon.configuration.option import Program
 from shardwright.daemon.configuration.reference import PAGE, SCHEMAS, page, schema, schema_text
-from shardwright.daemon.configuration.shown import as_file
 from shardwright.daemon.configuration.table import CATALOG_SECONDS, PROGRAMS, WORKERS_MAX
-from shardwright.router.cursors.ids import WORKERS_MAX as WORKERS_OF_CURSOR_IDS
+from shardwright.router.cursors.open_cursor import WORKERS_MAX as WORKERS_OF_CURSOR_IDS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

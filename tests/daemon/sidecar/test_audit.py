@@ -2,19 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from shardwright.daemon.audit.log import AuditLog, AuditOptions
+from shardwright.daemon.audit_log import AuditLog, AuditOptions
 from shardwright.daemon.document_filter import parse_filter
-from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.daemon.users import SYSTEM, UserName
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.message import MORE_TO_COME
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuthMode
-from tests.daemon.sidecar.test_log_ins import ANN, AUTHENTICATE, CLIENT, PROOF, START, FakeClient, answers
+from shardwright.wire.transport.cluster_auth import ClusterAuthMode
+from tests.daemon.sidecar import test_log_ins
+from tests.daemon.sidecar.test_log_ins import ANN, AUTHENTICATE, CLIENT, PROOF, START, FakeClient
 
 _ANN: Final = ANN.to_document()
 _READS: Final = [{"role": "read", "db": "admin"}]
@@ -22,13 +23,9 @@ _SCRAM: Final = {**_ANN, "mechanism": "SCRAM-SHA-256"}
 _SYSTEM_START: Final = {**START, "payload": b"n,,n=__system,r=nonce", "$db": "local"}
 _GONE: Final = ("logout", 0, {"reason": "Client has disconnected", "initialUsers": [_ANN], "updatedUsers": []})
 
+answers = partial(test_log_ins.answers, mode=ClusterAuthMode.KEY_FILE)
+
 Told = tuple[str, int, dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def access_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.KEY_FILE)
-    monkeypatch.setattr(TLS, "organization", (("O", "shop"),))
 
 
 @pytest.fixture
@@ -106,12 +103,9 @@ def test_members_leave_no_trace(log: AuditLog, path: Path) -> None:
 
 
 @pytest.mark.parametrize("proves", [None, SYSTEM])
-def test_who_fails_to_log_in_as_a_member_does(
-    log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch, proves: UserName | None
-) -> None:
+def test_who_fails_to_log_in_as_a_member_does(log: AuditLog, path: Path, proves: UserName | None) -> None:
     """Also if the mongod takes a key that counts no longer."""
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.X509)
-    answers(FakeClient(proves), _SYSTEM_START, PROOF, audit=log)
+    answers(FakeClient(proves), _SYSTEM_START, PROOF, audit=log, mode=ClusterAuthMode.X509)
     assert told(path) == [("authenticate", 18, {**SYSTEM.to_document(), "mechanism": "SCRAM-SHA-256"})]
 
 

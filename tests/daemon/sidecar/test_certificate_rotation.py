@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 import trio
 
-from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
+from shardwright.daemon.sidecar.handler import rotate_certificates_of_both
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
-from shardwright.wire.tls.process_tls import TLS
+from tests.transports import new_transport
 
 BROKEN = CommandError(ErrorCode.InvalidSSLConfiguration, "a file cannot be used")
 
@@ -49,12 +49,14 @@ def test_both_rotate_unless_the_mongod_cannot_use_a_file(
     monkeypatch: pytest.MonkeyPatch, failure: Exception | None, rotations: int
 ) -> None:
     done: list[None] = []
-    monkeypatch.setattr(TLS, "rotate", lambda: done.append(None))
+    transport = new_transport()
+    monkeypatch.setattr(transport.tls, "rotate", lambda: done.append(None))
     pool = FakePool(failure)
 
     async def main() -> None:
+        mongod = SimpleNamespace(pool=pool, transport=transport)
         with pytest.raises(CommandError) if failure is BROKEN else nullcontext():
-            await rotate_certificates_of_both(cast("Any", SimpleNamespace(pool=pool)), "signal")
+            await rotate_certificates_of_both(cast("Any", mongod), "signal")
 
     trio.run(main)
     assert len(done) == rotations

@@ -37,6 +37,30 @@ def test_own_address_is_known_from_the_start() -> None:
     assert (reply["me"], reply["hosts"], reply["connectionId"]) == ("d0:1", ["d0:1"], 9)
 
 
+def test_the_role_is_shown_in_the_place_where_mongodb_shows_it() -> None:
+    set_of_three = hello(1, setName="s", lastWrite={}, maxBsonObjectSize=5)
+    for role, field in (("configsvr", ("configsvr", 2)), ("shardsvr", ("isImplicitDefaultMajorityWC", True))):
+        shown = list(HelloMirror("m0:1", "d0:1", cluster_role=role).present(set_of_three).items())
+        at = shown.index(field)
+        assert [name for name, _ in shown[at - 1 : at + 2]] == ["lastWrite", field[0], "maxBsonObjectSize"]
+        assert shown[0][0] == "topologyVersion"
+
+
+@pytest.mark.parametrize(
+    ("members", "arbiters", "is_majority"), [(1, 0, True), (2, 1, False), (3, 1, False), (3, 2, False), (4, 1, True)]
+)
+def test_the_implicit_write_concern_of_a_shard(members: int, arbiters: int, *, is_majority: bool) -> None:
+    addresses = [f"m{number}:1" for number in range(members + arbiters)]
+    found = hello(1, setName="s", hosts=addresses[:members], arbiters=addresses[members:])
+    shown = HelloMirror("m0:1", "d0:1", cluster_role="shardsvr").present(found)
+    assert shown["isImplicitDefaultMajorityWC"] is is_majority
+
+
+def test_a_set_that_is_not_initiated_has_no_write_concern() -> None:
+    shown = HelloMirror("m0:1", "d0:1", cluster_role="shardsvr").present(hello(1))
+    assert "isImplicitDefaultMajorityWC" not in shown
+
+
 def test_the_time_for_one_client_is_not_shown_to_another() -> None:
     time = Timestamp(1, 1)
     told = {**hello(1), "$clusterTime": {"clusterTime": time}, "operationTime": time}

@@ -8,21 +8,21 @@ import bson
 import pytest
 import trio
 
-from shardwright.daemon.audit.log import AuditLog
-from shardwright.daemon.log_rotation import DaemonLogs
+from shardwright.daemon.audit_log import AuditLog
+from shardwright.daemon.logs import DaemonLogs
 from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import SidecarHandler
-from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.daemon.users import SYSTEM, UserName
 from shardwright.sharding.bson_text import command_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg, reply_document
 from shardwright.wire.request import Request
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.subject_names import Subject
+from shardwright.wire.tls import ProcessTls, Subject
 from shardwright.wire.transport.client import decode_reply
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, ClusterAuthMode
+from shardwright.wire.transport.cluster_auth import ClusterAuth, ClusterAuthMode
+from tests.transports import new_transport
 
 ANN: Final = UserName("ann", "admin")
 AUTHENTICATE: Final = {"authenticate": 1, "mechanism": "MONGODB-X509", "$db": "$external"}
@@ -126,19 +126,31 @@ class PassingOn(SidecarHandler):
         return request.db
 
 
-@pytest.fixture(autouse=True)
-def access_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.X509)
-    monkeypatch.setattr(TLS, "organization", (("O", "shop"),))
+def in_mode(mode: ClusterAuthMode) -> ClusterAuth:
+    """The cluster authentication of a daemon whose mode has changed from keys."""
+    tls = ProcessTls()
+    tls.organization = (("O", "shop"),)
+    cluster_auth = ClusterAuth(tls, keys=("a" * 60,))
+    cluster_auth.mode = mode
+    return cluster_auth
 
 
 def answers(
-    client: FakeClient, *commands: Mapping[str, Any], flags: int = 0, audit: AuditLog | None = None
+    client: FakeClient,
+    *commands: Mapping[str, Any],
+    flags: int = 0,
+    audit: AuditLog | None = None,
+    mode: ClusterAuthMode = ClusterAuthMode.X509,
 ) -> list[dict[str, Any] | None]:
     """The replies to commands of a client, one after the other; None if the mongod is gone. Then the client leaves."""
     metrics = SimpleNamespace(operations=SimpleNamespace(observe=lambda *_: None))
-    access = SidecarAccess((), lambda _: False, command_text, lambda _: False)
-    sidecar = SimpleNamespace(open_upstream=lambda _: client.state, note_reply=lambda _: None)
+    cluster_auth = in_mode(mode)
+    access = SidecarAccess(cluster_auth, (), lambda _: False, command_text, lambda _: False)
+    sidecar = SimpleNamespace(
+        transport=new_transport(cluster_auth=cluster_auth),
+        open_upstream=lambda _: client.state,
+        note_reply=lambda _: None,
+    )
     handler = PassingOn(
         cast("Any", sidecar), cast("Any", metrics), 1e9, get_logger("test"), access, DaemonLogs(), audit
     )
@@ -167,14 +179,13 @@ def test_a_member_logs_in_by_its_certificate() -> None:
 
 
 @pytest.mark.parametrize("mode", [ClusterAuthMode.KEY_FILE, ClusterAuthMode.X509])
-def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: ClusterAuthMode) -> None:
+def test_a_certificate_is_not_enough(mode: ClusterAuthMode) -> None:
     """A member's certificate is not enough in the mode of keys, and a client's in no mode."""
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", mode)
     client = FakeClient()
     if mode is ClusterAuthMode.X509:
         client.certificate_subject = CLIENT
     guess = {"hello": 1, "speculativeAuthenticate": AUTHENTICATE, "$db": "admin"}
-    assert answers(client, AUTHENTICATE, guess) == [{"ok": 0.0, "code": 18}, {"ok": 1.0, "done": False}]
+    assert answers(client, AUTHENTICATE, guess, mode=mode) == [{"ok": 0.0, "code": 18}, {"ok": 1.0, "done": False}]
     assert (client.state.user, client.state.passed_on, client.failures) == (None, [[b"hello", b"$db"]], 1)
 
 
@@ -187,11 +198,10 @@ def test_a_certificate_is_not_enough(monkeypatch: pytest.MonkeyPatch, mode: Clus
     ],
 )
 def test_a_key_that_the_mongod_still_takes_opens_nothing_in_mode_x509(
-    monkeypatch: pytest.MonkeyPatch, mode: ClusterAuthMode, proves: UserName, code: int | None
+    mode: ClusterAuthMode, proves: UserName, code: int | None
 ) -> None:
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", mode)
     client = FakeClient(proves)
-    replies = answers(client, START, PROOF)
+    replies = answers(client, START, PROOF, mode=mode)
     assert [reply and reply.get("code") for reply in replies] == [None, code]
     assert (client.state.user, client.is_finished) == ((proves, False) if code is None else (None, True))
 
@@ -220,8 +230,7 @@ def test_nobody_acts_on_a_connection_whose_user_is_not_known(commands: list[dict
     assert (client.state.user, client.is_finished) == (None, True)
 
 
-def test_a_guess_that_wants_no_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CLUSTER_AUTH, "mode", ClusterAuthMode.KEY_FILE)
+def test_a_guess_that_wants_no_answer_is_a_failure() -> None:
     client = FakeClient()
-    assert answers(client, START, PROOF, flags=MORE_TO_COME) == [None, None]
+    assert answers(client, START, PROOF, flags=MORE_TO_COME, mode=ClusterAuthMode.KEY_FILE) == [None, None]
     assert (client.failures, client.state.attempt) == (2, None)

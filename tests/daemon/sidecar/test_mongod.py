@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from shardwright.daemon.sidecar.mongod import LocalMongod
 
 if TYPE_CHECKING:
-    from shardwright.wire.transport.pools import ConnectionPools
+    from shardwright.wire.transport.pool import ConnectionPools
 
 
 class PoolsByName:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from shardwright.daemon.sidecar.hello import HelloMirror
-from shardwright.daemon.sidecar.mongod_release import release_refusal, release_warning
+from shardwright.daemon.sidecar.hello import HelloMirror, release_refusal, release_warning
 
 
 def hello(newest: int, oldest: int = 0) -> dict[str, Any]:

@@ -1,14 +1,18 @@
-"""The oplog reaches the times that clients wait for."""
+"""The oplog reaches the times that clients wait for, also if mongod's global lock is taken."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
+import pytest
 import trio
 import trio.testing
 from bson.timestamp import Timestamp
+from trio.testing import MockClock
 
-from shardwright.daemon.sidecar.noop_writer import NoopWriter
+from shardwright.daemon.sidecar.noop_writer import NoopWriter, append_oplog_note
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from shardwright.daemon.sidecar.mongod import LocalMongod
 
 HERE = "host:1"
+
+NOTE = {"appendOplogNote": 1, "data": {}}
 
 
 class FakeMongod:
@@ -110,3 +116,46 @@ def test_a_request_is_not_held_back_by_a_frozen_primary() -> None:
         return trio.current_time() - began
 
     assert trio.run(reach, clock=trio.testing.MockClock(autojump_threshold=0)) <= 1.0
+
+
+class Busy:
+    """A mongod that refuses some commands.
+
+    Args:
+        codes: the errors of its first replies.
+    """
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+        self.asked = 0
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        assert (db, command) == ("admin", NOTE)
+        self.asked += 1
+        if self.codes:
+            raise CommandError(self.codes.pop(0), "why")
+        return {"ok": 1.0}
+
+
+def append(mongod: Busy) -> dict[str, Any]:
+    return trio.run(append_oplog_note, mongod.command, NOTE, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_note_waits_for_the_lock() -> None:
+    mongod = Busy(*[ErrorCode.LockFailed] * 5)
+    assert append(mongod) == {"ok": 1.0}
+    assert mongod.asked == 6
+
+
+def test_a_note_does_not_wait_for_ever() -> None:
+    with pytest.raises(CommandError) as raised:
+        append(Busy(*[ErrorCode.LockFailed] * 10_000))
+    assert raised.value.code == ErrorCode.LockFailed
+
+
+def test_other_errors_are_final() -> None:
+    mongod = Busy(ErrorCode.NotWritablePrimary)
+    with pytest.raises(CommandError):
+        append(mongod)
+    assert mongod.asked == 1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.configd.command_line import run as run_configd
+from shardwright.configd.service import run as run_configd
 from shardwright.daemon.configuration.configuration import configuration
 from shardwright.daemon.configuration.option import Program
 from shardwright.daemon.configuration.table import SIDECAR
-from shardwright.shardd.command_line import run as run_shardd
+from shardwright.shardd.service import run as run_shardd
 
 PROGRAM = Program("toy", "A daemon for tests.", SIDECAR)
 

@@ -11,12 +11,13 @@ from trio.testing import MockClock
 from shardwright.daemon.sidecar.hello import SILENT_PRIMARY, HelloMirror
 from shardwright.daemon.sidecar.primary_watch import PrimaryWatch
 from shardwright.wire.errors import BackendError
-from shardwright.wire.transport.timeouts import TIMEOUTS
+from shardwright.wire.transport.transport import Timeouts
 
 if TYPE_CHECKING:
     from shardwright.daemon.sidecar.mongod import LocalMongod
-    from shardwright.wire.transport.pools import ConnectionPools
+    from shardwright.wire.transport.pool import ConnectionPools
 
+TIMEOUTS: Final = Timeouts()
 OBSERVED_SECONDS: Final = 120.0
 SIDECARS: Final = {f"m{number}:1": f"d{number}:1" for number in range(3)}
 PRIMARY: Final = "m0:1"
@@ -66,7 +67,7 @@ def elections(of_primary: Answer) -> list[float]:
         version = {"processId": ObjectId(), "counter": 1}
         mirror.meet({"topologyVersion": version, "hosts": list(SIDECARS), "me": mongod.address, "primary": PRIMARY})
         pools = {"d0:1": FakePool(of_primary), "d2:1": FakePool(misses_primary)}
-        watch = PrimaryWatch(cast("LocalMongod", mongod), mirror, cast("ConnectionPools", pools))
+        watch = PrimaryWatch(cast("LocalMongod", mongod), mirror, cast("ConnectionPools", pools), TIMEOUTS)
         began = trio.current_time()
         with trio.move_on_after(OBSERVED_SECONDS):
             await watch.run()

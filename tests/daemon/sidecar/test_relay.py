@@ -134,6 +134,7 @@ def test_hello_is_mongods_with_the_address_of_the_daemon(member: Member, name: s
     assert (seen["me"], seen["primary"], seen["hosts"]) == (member.address, member.address, [member.address])
     own = ["involvedNamespaces", "mayChangeOwner", "acknowledgedTime", "clientSession"]
     assert seen.pop("extensions") == [*own, *EXTENSIONS]
+    assert seen.pop("isImplicitDefaultMajorityWC") is True  # the mongod is not a shard server
     assert list(seen) == list(wanted)
     varying = {"me", "primary", "hosts", "topologyVersion", "localTime", "lastWrite", "connectionId"}
     varying |= {"$clusterTime", "operationTime"}

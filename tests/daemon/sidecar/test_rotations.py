@@ -8,12 +8,12 @@ import bson
 import pytest
 import trio
 
-from shardwright.daemon.log_file import LogFile
-from shardwright.daemon.log_rotation import FAILED, DaemonLogs
-from shardwright.daemon.sidecar.rotations import rotate_both
+from shardwright.daemon.logs import FAILED, DaemonLogs, LogFile
+from shardwright.daemon.sidecar.handler import rotate_both
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
+from shardwright.wire.tls import ProcessTls
 from shardwright.wire.transport.client import decode_reply
 from tests.daemon.sidecar.test_log_ins import FakeClient
 
@@ -33,7 +33,7 @@ def rotate(kind: object, logs: DaemonLogs, failure: CommandError | None = None) 
     if failure is not None:
         upstream.fails["logRotate"] = failure
     request = Request(OpMsg(op_msg(bson.encode({"logRotate": kind, "$db": "admin"}), request_id=1)))
-    reply = trio.run(rotate_both, cast("Any", upstream), request, logs)
+    reply = trio.run(rotate_both, ProcessTls(), cast("Any", upstream), request, logs)
     assert reply is not None
     return decode_reply(reply)
 

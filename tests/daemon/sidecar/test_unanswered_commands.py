@@ -17,10 +17,10 @@ from shardwright.deploy.topology import ProcessPlan, Role
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.client import handshake_document
-from shardwright.wire.transport.pool import Pool
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools, Pool
 from tests.pauses import paused
 from tests.shardd.lone_mongod import LoneMongod
+from tests.transports import new_transport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ class StoppableMongod(LoneMongod):
             return TERM
 
         async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(lambda: handshake_document("tests"))
+            pools = ConnectionPools(new_transport(), lambda: handshake_document("tests"))
             nursery.start_soon(pools.run)
             yield LocalMongod(pools, self.socket, self.address, present_term)
             nursery.cancel_scope.cancel()

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.daemon.commands.command_table import Command, CommandTable
+from shardwright.daemon.command_table import Command, CommandTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
@@ -25,6 +25,7 @@ async def silent(request: Request) -> int:
 
 
 COUNT = Command("count", count, aliases=("Count",), arguments=("query",))
+
 TABLE = CommandTable((COUNT, Command("stop", silent, admin_only=True)))
 
 

@@ -1,4 +1,4 @@
-"""The file of the audit log, one JSON document a line.
+"""The file of the audit log, one JSON document a line, and the connection fields of its events.
 
 Options and format are MongoDB Enterprise's.
 """
@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
+from uuid import uuid4
 
 from bson import json_util
+from bson.binary import Binary
 
 from shardwright.daemon.document_filter import Predicate, parse_filter
-from shardwright.daemon.log_file import LogFile, LogRotation
+from shardwright.daemon.logs import LogFile, LogRotation
 from shardwright.daemon.run import explain_start_error
 from shardwright.daemon.signal_mask import log_signals_masked
 from shardwright.wire.logger import get_logger
+from shardwright.wire.transport.client_connection import ClientConnection
 
 logger = get_logger("daemon.audit")
+
 
 _PRIVATE: Final = 0o600
 
@@ -99,3 +103,36 @@ def opened_audit_log(program: str, parsed: argparse.Namespace) -> AuditLog | Non
         return None if options is None else AuditLog(options)
     except OSError as error:
         raise SystemExit(explain_start_error(program, error)) from error
+
+
+class AuditedConnections:
+    """The open connections."""
+
+    def __init__(self) -> None:
+        self._described: dict[int, dict[str, Any]] = {}
+
+    def note_opened(self, client: ClientConnection) -> None:
+        """Record a new connection."""
+        self._described[client.id] = {
+            "uuid": Binary.from_uuid(uuid4()),
+            "local": _own(client),
+            "remote": _remote(client),
+        }
+
+    def note_closed(self, client: ClientConnection) -> None:
+        """Remove a closed connection, after all its events have been written."""
+        del self._described[client.id]
+
+    def describe(self, client: ClientConnection) -> dict[str, Any]:
+        """Return ``uuid``, the same in all events of a connection, and the addresses ``local`` and ``remote``."""
+        return self._described[client.id]
+
+
+def _own(client: ClientConnection) -> dict[str, Any]:
+    own = client.stream.socket.getsockname()
+    return {"ip": own[0], "port": own[1]} if isinstance(own, tuple) else {"unix": own}
+
+
+def _remote(client: ClientConnection) -> dict[str, Any]:
+    address = client.peer_address
+    return {"unix": client.peer} if address is None else {"ip": address[0], "port": address[1]}

@@ -4,7 +4,7 @@ from typing import Any
 
 import bson
 
-from shardwright.daemon.sidecar.own_operations import union_with, with_daemon_operations
+from shardwright.daemon.current_op import union_with, with_daemon_operations
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 

@@ -1,10 +1,14 @@
-"""Key files that mongod accepts, and key files that it refuses."""
+"""Key files that mongod accepts or refuses, and the delays of guesses of one password from one address."""
 
 from pathlib import Path
 
 import pytest
 
-from shardwright.daemon.key_file import read_key_file
+from shardwright.daemon.authentication import FailedLogIns, read_key_file
+from shardwright.daemon.users import UserName
+
+ANN, BEN = UserName("ann", "admin"), UserName("ben", "admin")
+HERE, THERE = "127.0.0.1", "192.0.2.1"
 
 
 def written(directory: Path, text: str, mode: int = 0o600) -> Path:
@@ -62,3 +66,47 @@ def test_its_owner_may_have_any_rights(tmp_path: Path, mode: int) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_key_file(tmp_path / "none")
+
+
+class Clock:
+    """The time, which passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_delays_grow_up_to_a_bound_and_end() -> None:
+    clock = Clock()
+    failed = FailedLogIns(clock)
+    delays = []
+    for _ in range(40):
+        delays.append(failed.delay_seconds(ANN, HERE))
+        failed.note(ANN, HERE)
+    assert delays[:8] == [0, 0, 0, 0, 0, 0.1, 0.2, 0.4]
+    assert delays[-1] == 2.0
+    assert failed.delay_seconds(ANN, THERE) == failed.delay_seconds(BEN, HERE) == 0
+    clock.now += 61
+    assert failed.delay_seconds(ANN, HERE) == 0
+    failed.note(ANN, HERE)
+    assert failed.delay_seconds(ANN, HERE) == 0
+
+
+def test_a_success_ends_the_delay() -> None:
+    failed = FailedLogIns()
+    for _ in range(10):
+        failed.note(ANN, HERE)
+    assert failed.delay_seconds(ANN, HERE) == 2.0
+    failed.forget(ANN, HERE)
+    assert failed.delay_seconds(ANN, HERE) == 0
+
+
+def test_memory_is_bounded() -> None:
+    failed = FailedLogIns()
+    for _ in range(10):
+        failed.note(ANN, HERE)
+    for number in range(10_000):
+        failed.note(UserName(str(number), "admin"), HERE)
+    assert failed.delay_seconds(ANN, HERE) == 0

@@ -1,19 +1,25 @@
-"""The table of a daemon's commands, and the common part of its entries.
+"""The table of a daemon's commands, the common part of its entries, and the namespace that a request names.
 
-A daemon writes its table as one expression that can be read from top to bottom: a line or two for each command, with
-its name, its handler and its flags. Handlers are ordinary functions that do not refer to the table.
+Each daemon has its own table, whose entries add the daemon's own flags to the common ones. Logs and dispatch use the
+namespace of a request and the first stage of its pipeline.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
+from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, InvalidBSONError, Span, spans
 from shardwright.wire.request import Request
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+_NAME_NO_COLLECTION: Final = frozenset(
+    {"clearLog", "configureFailPoint", "echo", "getLog", "getParameter", "waitForFailPoint"}
+)
+"""Commands of all daemons whose argument may be a string other than a collection's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +117,49 @@ class CommandTable(Generic[AnyCommand]):
     def where(self, is_wanted: Callable[[AnyCommand], bool]) -> Self:
         """Return a table of the commands that a condition holds for."""
         return type(self)(filter(is_wanted, self._commands))
+
+
+def namespace_of(request: Request, *, in_full: Container[str] = (), without: Container[str] = ()) -> str:
+    """Return the namespace of a request; only the database if it names no collection.
+
+    Args:
+        in_full: commands whose argument is ``db.collection``, or a database, instead of a collection name.
+        without: commands of the daemon whose argument is another name, such as a shard's.
+    """
+    if request.name in without or request.name in _NAME_NO_COLLECTION:
+        return request.db
+    # The argument of getMore itself is a cursor.
+    span = request.fields.get(b"collection") if request.name == "getMore" else next(iter(request.fields.values()))
+    name = None if span is None else _string(request.body, span)
+    if name is None:
+        return request.db
+    return name if request.name in in_full else f"{request.db}.{name}"
+
+
+def _string(body: bytes, span: Span) -> str | None:
+    """Return the string value, or the nested command's (in ``explain``)."""
+    if span[0] == OBJECT:
+        try:
+            span = next((inner for _, inner in spans(body, span[2])), span)
+        except InvalidBSONError:
+            return None
+    if span[0] != STRING:
+        return None
+    return body[span[2] + 4 : span[3] - 1].decode(errors="replace")
+
+
+def first_stage_names(request: Request) -> list[bytes]:
+    """Return the field names of a request's first stage, which are one if it is well-formed.
+
+    The list is empty if the request has no pipeline, or if its pipeline is empty or malformed.
+
+    Raises:
+        InvalidBSONError: the request is not well-formed BSON.
+    """
+    pipeline = request.fields.get(b"pipeline")
+    if pipeline is None or pipeline[0] != ARRAY:
+        return []
+    first = next(spans(request.body, pipeline[2]), None)
+    if first is None or first[1][0] != OBJECT:
+        return []
+    return [name for name, _ in spans(request.body, first[1][2])]
