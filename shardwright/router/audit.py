@@ -6,8 +6,7 @@ Shards do not audit these commands again, because a router is a part of the clus
 from collections.abc import Iterator
 from typing import Any, Final
 
-from shardwright.daemon.audit.connections import AuditedConnections
-from shardwright.daemon.audit.events import (
+from shardwright.daemon.audit_events import (
     AUTHENTICATE,
     DISCONNECTED,
     LOGOUT,
@@ -19,7 +18,7 @@ from shardwright.daemon.audit.events import (
     log_in,
     log_out,
 )
-from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.audit_log import AuditedConnections, AuditLog
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.login import Login
 from shardwright.router.operations.local_operations import request_namespace

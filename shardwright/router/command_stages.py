@@ -1,37 +1,188 @@
-"""The stages that commands have in common before and around their handlers, in order, each with its conditions.
+"""The stages common to all commands, before and around their handlers, in order, each with its conditions.
 
 The order matters. A request is admitted before its session or cluster time is recorded. All checks of its fields come
 before the operation leaves the reactor, so that a wrong request costs no task. A fail point may delay a command for
 longer than its time limit, so it comes before the deadline.
+
+**Composition.** The work around a handler depends on the command, on the router's settings, and on generic fields of
+the request, such as a session or a time limit. There are some twenty conditions, and nearly all have the same result
+for successive operations. So each condition belongs to a named stage in one of two lists. The lists are evaluated for
+the first operation of a kind, and all others of the kind reuse the result.
+
+A kind is a command, the deciding fields of the request, and whether a passage has begun the operation. Settings are not
+part of it: a change of a deciding setting changes the `Epoch`, which drops all compositions.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
-from shardwright.router.commands.list_commands import help_if_asked
-from shardwright.router.composed_commands import Around, Stage
-from shardwright.router.concerns import CHECKED_BY_SHARDS, READ_CONCERN, check_read_concern, with_default_concerns
-from shardwright.router.fail_command import fail_before, failing_afterwards
+from shardwright.router.commands.router_commands import help_if_asked
+from shardwright.router.commands.transactions import in_transaction
+from shardwright.router.context.router_context import RouterContext
+from shardwright.router.generic_arguments import (
+    CHECKED_BY_SHARDS,
+    READ_CONCERN,
+    SESSION_FIELDS,
+    check_api_arguments,
+    check_read_concern,
+    require_api_version,
+    use_session,
+    with_default_concerns,
+)
+from shardwright.router.operations.fail_command import fail_before, failing_afterwards
 from shardwright.router.operations.listed_collection import COLLECTION_UUID, naming_actual_collection
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler, RouterCommand
+from shardwright.router.operations.operation import CommandHandler, Operation, RouterCommand
 from shardwright.router.pipelines.commands import SESSION
-from shardwright.router.processes.session_owner import relayed_to_owner
+from shardwright.router.processes.siblings import relayed_to_owner
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.router.session_use import SESSION_FIELDS, use_session
-from shardwright.router.stable_api import API_FIELDS, check_api_arguments, require_api_version
-from shardwright.router.transaction_execution import in_transaction
+from shardwright.router.traced_sender import tracing_requests
 from shardwright.sharding.clock import CLUSTER_TIME
-from shardwright.sharding.operation_session import AUTOCOMMIT
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
+from shardwright.wire.errors import CommandError, unknown_field
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.read_preference import READ_PREFERENCE
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
-from shardwright.wire.write_concern import WRITE_CONCERN, check_write_concern
+from shardwright.wire.request_validation import (
+    API_PARAMETERS,
+    MAX_TIME_MS,
+    WRITE_CONCERN,
+    check_write_concern,
+    max_time_ms,
+)
+from shardwright.wire.trace_context import TRACE_CONTEXT
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+
+Run: TypeAlias = Callable[[Operation, RouterCommand], Awaitable[bytes | None] | None]
+"""The function of a stage. It may return an awaitable to be awaited; a reply frame from that ends the operation."""
+
+Wrap: TypeAlias = Callable[[RouterCommand, CommandHandler], CommandHandler]
+
+Condition: TypeAlias = Callable[[RouterContext, RouterCommand], bool]
+
+KINDS_MAX: Final = 4_096
+"""Number of kinds after which all compositions are dropped, so that odd requests cannot fill the memory."""
 
 HELP: Final = b"help"
+
+
+def always(_: RouterContext, __: RouterCommand) -> bool:
+    """Meet the condition for all commands."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The conditions under which an operation has a stage.
+
+    Attributes:
+        fields: the request must have one of these; empty if it need not have any.
+        unless: the request must have none of these.
+        when: whether a command has the stage under the router's current settings.
+        is_done_by_passages: whether operations that a passage has begun skip the stage, because the passage did it.
+    """
+
+    name: str
+    fields: tuple[bytes, ...] = ()
+    unless: tuple[bytes, ...] = ()
+    when: Condition = always
+    is_done_by_passages: bool = False
+
+    def are_met(
+        self, context: RouterContext, command: RouterCommand, fields: frozenset[bytes], *, is_begun: bool
+    ) -> bool:
+        """Whether operations of a kind have the stage."""
+        return (
+            (not self.fields or not fields.isdisjoint(self.fields))
+            and fields.isdisjoint(self.unless)
+            and not (is_begun and self.is_done_by_passages)
+            and self.when(context, command)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage(Conditions):
+    """A stage before the handler."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around(Conditions):
+    """A wrapper of the handler."""
+
+    wrap: Wrap
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedCommand:
+    """The composition for one kind of operation.
+
+    Attributes:
+        stages: the stages before the handler, in order.
+        handler: the wrapped handler.
+        may_be_learned: whether a passage may take over such operations, as far as the kind decides.
+    """
+
+    stages: tuple[Run, ...]
+    handler: CommandHandler
+    may_be_learned: bool
+
+
+class ComposedCommands:
+    """The commands of one router, by kind.
+
+    Args:
+        stages: the stages in the order in which they run.
+        around: the wrappers, the outermost first.
+        may_be_learned: returns whether passages may take over operations with certain deciding fields.
+    """
+
+    def __init__(
+        self,
+        context: RouterContext,
+        stages: Sequence[Stage],
+        around: Sequence[Around],
+        may_be_learned: Callable[[frozenset[bytes]], bool],
+    ) -> None:
+        self._context = context
+        self._stages = stages
+        self._around = around
+        self._may_be_learned = may_be_learned
+        listed = (*stages, *around)
+        self._deciding = frozenset(field for each in listed for field in (*each.fields, *each.unless))
+        self._composed: dict[tuple[str, frozenset[bytes], bool], ComposedCommand] = {}
+        self._epoch = EPOCH.number
+
+    def of(self, command: RouterCommand, fields: Mapping[bytes, object], *, is_begun: bool) -> ComposedCommand:
+        """Return the composition for a request.
+
+        Args:
+            fields: the top-level fields of the request.
+            is_begun: whether a passage has begun the operation.
+        """
+        if self._epoch != EPOCH.number:
+            self._composed.clear()
+            self._epoch = EPOCH.number
+        kind = (command.name, self._deciding.intersection(fields), is_begun)
+        composed = self._composed.get(kind)
+        if composed is None:
+            if len(self._composed) >= KINDS_MAX:
+                self._composed.clear()
+            composed = self._composed[kind] = self._compose(command, kind[1], is_begun=is_begun)
+        return composed
+
+    def _compose(self, command: RouterCommand, fields: frozenset[bytes], *, is_begun: bool) -> ComposedCommand:
+        def has(stage: Conditions) -> bool:
+            return stage.are_met(self._context, command, fields, is_begun=is_begun)
+
+        handler = command.handler
+        for each in reversed(self._around):
+            if has(each):
+                handler = each.wrap(command, handler)
+        stages = tuple(each.run for each in self._stages if has(each))
+        return ComposedCommand(stages, handler, self._may_be_learned(fields))
 
 
 def _check_read_preference(operation: Operation, _: RouterCommand) -> None:
@@ -61,6 +212,11 @@ async def _read_signing_keys(operation: Operation, _: RouterCommand) -> None:
     """The session's next operation may be sent to a router that ignores unsigned times."""
     if not operation.context.signing_keys.are_read:
         await operation.context.client_times.look_up_keys()
+
+
+def _refuse_trace_context(operation: Operation, command: RouterCommand) -> None:
+    """Refuse a field that only routers send, as mongos refuses any unknown field. Clients name a trace in a comment."""
+    raise unknown_field(f"{command.name}.{TRACE_CONTEXT.decode()}")
 
 
 def _exchange_cluster_time(operation: Operation, _: RouterCommand) -> Awaitable[None] | None:
@@ -124,6 +280,7 @@ _TRANSACTION: Final = (AUTOCOMMIT,)
 STAGES: Final = (
     Stage(name="read preference", run=_check_read_preference, fields=(READ_PREFERENCE,)),
     Stage(name="admission", run=_admit, when=lambda context, _: context.access is not None, is_done_by_passages=True),
+    Stage(name="trace of another server", run=_refuse_trace_context, fields=(TRACE_CONTEXT,)),
     Stage(
         name="relay to the process that has the session's transactions",
         run=_relay_to_session_owner,
@@ -145,7 +302,7 @@ STAGES: Final = (
         when=lambda context, _: context.parameters.requires_api_version,
         is_done_by_passages=True,
     ),
-    Stage(name="API version", run=check_api_arguments, fields=API_FIELDS),
+    Stage(name="API version", run=check_api_arguments, fields=API_PARAMETERS),
     Stage(name="database", run=_check_database, when=lambda _, command: command.admin_only),
     Stage(  # shards check the write concerns of writes
         name="write concern",
@@ -202,6 +359,12 @@ AROUND: Final = (
         fields=(COLLECTION_UUID,),
     ),
     Around(name="transaction", wrap=in_transaction, fields=_TRANSACTION),
+    Around(
+        name="trace",
+        wrap=lambda _, handler: tracing_requests(handler),
+        when=lambda context, _: context.tracing is not None,
+        is_done_by_passages=True,
+    ),
     Around(name="arguments", wrap=_checking_arguments, when=lambda _, command: command.arguments is not None),
 )
 """The wrappers of the handler, the outermost first."""

@@ -6,34 +6,51 @@ audit log and the log of slow operations are here, because every operation has t
 
 import math
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shardwright.daemon.fail_command import FailCommandError
-from shardwright.daemon.operation_metrics import OK, UNKNOWN_COMMAND, outcome_of_failure, outcome_of_success
+from shardwright.daemon.operation_metrics import (
+    OK,
+    UNKNOWN_COMMAND,
+    outcome_of_failure,
+    outcome_of_reply,
+    outcome_of_success,
+)
 from shardwright.router.access.login import Login
 from shardwright.router.audit import RouterAudit
-from shardwright.router.command_stages import AROUND, STAGES
-from shardwright.router.composed_commands import ComposedCommands
+from shardwright.router.command_stages import AROUND, STAGES, ComposedCommands
+from shardwright.router.context.query_shapes import COUNTED
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.begun_operation import BegunOperation
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import RouterCommand
+from shardwright.router.operations.operation import Operation, RouterCommand
 from shardwright.router.passages import RouterPassages
-from shardwright.router.replies.reply_tail import signed
+from shardwright.router.replies.reply_builder import signed
 from shardwright.router.slow_log import SlowLog
 from shardwright.router.transactions.transaction_rules import ENDING
-from shardwright.sharding.operation_session import AUTOCOMMIT
-from shardwright.sharding.transaction_protocol import label_transient
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT, label_transient
+from shardwright.wire.cursor_batch import documents_returned
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import error_of_request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import may_run_in_reactor
-from shardwright.wire.well_formed import error_of_request
+from shardwright.wire.transport.reactor import may_run_in_reactor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardwright.wire.transport.pool import Asked
 
 _WAITING: Final = frozenset({*HELLO_NAMES, "getMore"})
 """Commands that may be slow because their clients asked to wait."""
+
+
+_UNCOUNTED: Final = frozenset({ErrorCode.OK, ErrorCode.Unauthorized})
+"""Results of operations that count by shape only if a shard received them or they returned documents.
+
+Otherwise clients could fill the shapes with arbitrary names before they log in.
+"""
 
 
 class Dispatcher:
@@ -49,11 +66,14 @@ class Dispatcher:
         self.slow_log = SlowLog(context)
         log = context.options.audit
         self._audit = None if log is None else RouterAudit(log, context.log_ins)
-        self.passages = RouterPassages(context, is_audited=log is not None)
+        self.passages = self._new_passages(context, is_audited=log is not None)
         self._composed = ComposedCommands(context, STAGES, AROUND, self.passages.may_learn)
         self._stale_version_retries = context.metrics.counter(
             "stale_version_retries", "Operations repeated because a shard rejected the routing versions sent with them"
         )
+
+    def _new_passages(self, context: RouterContext, *, is_audited: bool) -> RouterPassages:
+        return RouterPassages(context, is_audited=is_audited)
 
     @may_run_in_reactor
     async def handle(self, client: ClientConnection, request: Request) -> bytes | None:
@@ -64,7 +84,7 @@ class Dispatcher:
         """
         context = self._context
         begun, client.begun = client.begun, None
-        asked = None
+        asked: Sequence[Asked] = ()
         if begun is None:
             operation = Operation(context, client, request)
         else:
@@ -76,7 +96,7 @@ class Dispatcher:
         try:
             if command is None:
                 raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
-            composed = self._composed.of(command, request.fields, is_begun=asked is not None)
+            composed = self._composed.of(command, request.fields, is_begun=begun is not None)
             for run in composed.stages:
                 waiting = run(operation, command)
                 if waiting is not None and (final := await waiting) is not None:
@@ -108,28 +128,42 @@ class Dispatcher:
             raise
         finally:
             client.state = None
-            if asked is not None and not asked.is_over:
-                asked.give_up()
+            for each in asked:
+                if not each.is_over:
+                    each.give_up()
             if client.deadline < math.inf:
                 context.deadlines.clear(client)
             self._record(operation, command, outcome, code, answer)
 
     def _record(
         self, operation: Operation, command: RouterCommand | None, outcome: str, code: int, answer: bytes | None
-    ) -> None:
-        """Write an operation that has ended into the audit log, the metrics and the log of slow operations."""
+    ) -> float:
+        """Write an operation that has ended into the audit log, the metrics and the slow log; return its duration."""
         context = self._context
         if self._audit is not None and command is not None:
             self._audit.note(operation, command.name, code)
         seconds = perf_counter() - operation.started
+        if outcome == OK:
+            outcome, code = outcome_of_reply(answer)  # a shard's error is passed on as it came
         if operation.retries:
             self._stale_version_retries.add(operation.retries)
         if operation.awaited_routing:
             context.routing.statistics.operations_that_waited[operation.request.name] += 1
         name = UNKNOWN_COMMAND if command is None else command.name
         context.metrics.operations.observe(name, outcome, seconds)
+        if name in COUNTED:
+            reply_bytes = documents = 0
+            if outcome == OK and answer is not None:
+                reply_bytes, documents = len(answer), documents_returned(answer)
+            elif outcome == OK and operation.relayed is not None:
+                reply_bytes, documents = operation.relayed.frame_bytes, operation.relayed.documents
+            if operation.targeted or documents or code not in _UNCOUNTED:
+                context.query_shapes.observe(
+                    operation.origin, seconds, operation.targeted, reply_bytes, documents, is_error=outcome != OK
+                )
         if seconds * 1000 >= context.slow_operations.considered_ms and command is not None:
             self.slow_log.consider(operation, outcome, seconds, answer, waits=name in _WAITING)
+        return seconds
 
     def connection_opened(self, client: ClientConnection) -> None:
         """A client has connected and not authenticated yet."""

@@ -9,7 +9,7 @@ def main() -> int:
     """Run a router until it receives a signal to stop; returns the exit code."""
     mask_signals()
     # Takes up to a second, during which a signal would kill the process.
-    from shardwright.router.command_line import run
+    from shardwright.router.service import run
 
     return run()
 

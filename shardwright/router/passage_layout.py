@@ -1,8 +1,15 @@
-"""Places of the values in a frame that a router reads or may ignore, common to all frames of a layout. Pure."""
+"""Places of the values in a frame that a router reads or may ignore, and the merge of short replies. Pure.
 
+The places are common to all frames of a layout. `merged_whole_results` merges the replies of several shards to a find.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from shardwright.router.reads.find_arguments import FindArguments
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS, Order
 from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.passage_fields import (
     CommonFields,
@@ -12,9 +19,15 @@ from shardwright.sharding.passage_fields import (
     query_of,
     without_document,
 )
+from shardwright.wire.cursor_batch import whole_result
+from shardwright.wire.errors import RemoteProtocolError
 from shardwright.wire.message import BODY_AT
-from shardwright.wire.passages import FRAME_BYTES_MAX, InsertedDocument, Range
-from shardwright.wire.rawbson import OBJECT, Span, decode_value, find
+from shardwright.wire.passages import (
+    FRAME_BYTES_MAX,
+    InsertedDocument,
+    Range,
+)
+from shardwright.wire.rawbson import OBJECT, DocumentArray, InvalidBSONError, Span, decode_value, find, spans
 from shardwright.wire.request import Request
 
 _UPDATE: Final = b"update"
@@ -89,3 +102,64 @@ class PassageLayout:
 
 def _collation(document: bytes, span: Span | None) -> dict[str, object] | None:
     return None if span is None or span[0] != OBJECT else dict(decode_value(document, span))
+
+
+def names_no_field_of(key_paths: Iterable[Sequence[bytes]], frame: bytes, query_at: int) -> bool:
+    """Whether a query certainly targets all shards: it has no top-level operator and no field of the shard key."""
+    first_parts = {path[0] for path in key_paths}
+    return not any(name.startswith(b"$") or name.split(b".")[0] in first_parts for name, _ in spans(frame, query_at))
+
+
+def merged_whole_results(
+    arguments: FindArguments, order: Order | None, share: int | None, replies: Sequence[bytes], namespace: str
+) -> list[bytes] | None:
+    """Merge the replies of several shards to a find, as `ResultMerger` does, in one step.
+
+    Return None unless each reply has its shard's whole result, and the merged result fits the client's first batch.
+    """
+    try:
+        sources = [whole_result(reply, namespace) for reply in replies]
+        documents = merge_sources(sources, order, arguments.skip, arguments.limit, share)
+    except (InvalidBSONError, RemoteProtocolError):
+        return None
+    documents_max = FIRST_BATCH_DOCUMENTS if arguments.batch_size is None else arguments.batch_size
+    return None if documents is None or len(documents) > documents_max else documents
+
+
+def merge_sources(
+    sources: Iterable[DocumentArray | None], order: Order | None, skip: int, limit: int, share: int | None
+) -> list[bytes] | None:
+    """Merge the documents of sources, and apply skip and limit; None if a source is missing or has too few.
+
+    Args:
+        limit: the maximum number of documents in total, without the skipped ones; 0 for no bound.
+        share: the number of documents requested from each source. A source with that many may have more.
+
+    Raises:
+        InvalidBSONError: a source is malformed.
+        RemoteProtocolError: a document lacks its sort key.
+    """
+    documents: list[bytes] = []
+    keys: list[bytes] = []
+    certain_end: tuple[bytes, int] | None = None
+    for source in sources:
+        if source is None:
+            return None
+        following = source.take(sys.maxsize)
+        if order is None or not following:
+            documents += following
+            continue
+        its_keys, its_documents = order.keyed(following)
+        keys += its_keys
+        documents += its_documents
+        if share is not None and len(its_keys) >= share:
+            # Documents that compare equal come in the order of their sources.
+            end = its_keys[-1], len(keys) - 1
+            certain_end = end if certain_end is None else min(certain_end, end)
+    last = skip + limit if limit else len(documents)
+    if order is None:
+        return documents[skip:last]
+    ranked = sorted(range(len(keys)), key=keys.__getitem__)[:last]
+    if certain_end is not None and (len(ranked) < last or (keys[ranked[-1]], ranked[-1]) > certain_end):
+        return None
+    return [documents[position] for position in (ranked[skip:] if skip else ranked)]

@@ -14,13 +14,12 @@ import bson
 import trio
 
 from shardwright.daemon.operation_metrics import OK
-from shardwright.daemon.slow_line import slow_fields
+from shardwright.daemon.query_shape import slow_fields
 from shardwright.router.change_streams.specification import applied_to
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.local_operations import KINDS, namespace_shown, request_namespace
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.cursor_reply import CursorReply
-from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
@@ -37,7 +36,7 @@ from shardwright.wire.rawbson import (
     index,
     raw_document,
 )
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, shown_body
 
 logger = get_logger("router.commands")
 

@@ -17,8 +17,9 @@ from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.message import OpMsg, error_reply, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import RequestLoop
+from shardwright.wire.transport.reactor import RequestLoop
 from shardwright.wire.transport.stream import FrameStream
+from tests.transports import new_transport
 
 TEST_COMMANDS = {"enableTestCommands": "1"}
 
@@ -69,13 +70,14 @@ def run_lone(
         )
         near, far = socket.socketpair()
         with near, far:
+            transport = new_transport()
             async with trio.open_nursery() as nursery:
                 metrics = Metrics("router", ROUTER_COMMANDS.names)
-                client = ClientConnection(FrameStream(near), "127.0.0.1:5")
+                client = ClientConnection(FrameStream(near), "127.0.0.1:5", transport.unread_replies)
                 client.login = Login(client.log_in_changed)
                 if app_name:
                     client.metadata = {"application": {"name": app_name}}
-                router = LoneRouter(RouterContext(options, metrics, nursery, ROUTER_COMMANDS), client)
+                router = LoneRouter(RouterContext(options, transport, metrics, nursery, ROUTER_COMMANDS), client)
                 nursery.start_soon(router.context.deadlines.run)
                 replies = [await router.run(command, db) for command in commands]
                 nursery.cancel_scope.cancel()

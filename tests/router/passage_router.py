@@ -1,6 +1,6 @@
 """A router with real sockets, one collection, and shards that record requests and answer from a script."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -13,18 +13,18 @@ import trio
 from bson import Binary, Int64, ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.audit_log import AuditLog
 from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.tracing import TracingOptions
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.dispatcher import Dispatcher
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.router.routing.shards import Shard
+from shardwright.router.tracing import dispatcher_of
+from shardwright.router.transactions.transaction_table import TransactionTable
+from shardwright.sharding.cluster_time import SigningKey, SigningKeys, pack_timestamp
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.time_signer import SigningKey, SigningKeys
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.frames import FrameReader
 from shardwright.wire.host_and_port import ConnectionString
@@ -33,6 +33,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.reactor import REACTOR
 from shardwright.wire.transport.server import Server
 from tests.router.writes.builders import NAMESPACE, table
+from tests.transports import new_transport
 from tests.wire.transport.serving import RawClient, listen
 
 SECONDS_MAX = 60
@@ -117,18 +118,18 @@ class PassageRouter:
         for client in self._clients:
             await client.stream.aclose()
 
-    def route(self, routing: RoutingTable | None) -> None:
-        """Change the routing of the collection, sharded or not."""
+    def route(self, routing: RoutingTable | None, namespace: str = NAMESPACE) -> None:
+        """Change the routing of a collection, sharded or not."""
         version = DatabaseVersion(UUID(int=1), Timestamp(5, 5), 1)
         database = self.context.routing.databases[DATABASE] = DatabaseRouting(DATABASE, "east", version)
-        self.context.routing.collections[NAMESPACE] = CollectionRouting(NAMESPACE, database, routing, 77)
+        self.context.routing.collections[namespace] = CollectionRouting(namespace, database, routing, 77)
         self._table = routing
 
-    async def load(self, _: str) -> CollectionRouting:
-        """Read the routing; the catalog always has what `route` was last given."""
+    async def load(self, namespace: str) -> CollectionRouting:
+        """Read the routing; the catalog has what `route` was last given, for collections of other names too."""
         self.loads += 1
-        self.route(self._table)
-        return self.context.routing.collections[NAMESPACE]
+        self.route(self._table, namespace)
+        return self.context.routing.collections[namespace]
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -148,7 +149,14 @@ class PassageRouter:
             "operations": {name: each.outcomes for name, each in context.metrics.operations.statistics().items()},
             "statements": {kind.command: number for kind, number in context.statement_counts.items()},
             "targets": context.target_counts.document(),
+            "shapes": {each["queryShapeHash"]: _without_times(each) for each in context.query_shapes.documents()},
             "sessions": sorted(map(str, context.sessions.sessions())),
+            "on shards": {
+                shard: (sum(each.buckets), each.bytes_sent, each.bytes_received)
+                for shard, each in context.shard_counts.statistics(context.metrics.operations, ["east", "west"]).items()
+            },
+            "skew": [each.limit_shares._inequality for each in context.routing.collections.values()],
+            "transactions": _transactions(context.transactions),
             "borrowed": self.borrowed,
             "loads": self.loads,
         }
@@ -192,23 +200,56 @@ class PassageRouter:
                     await trio.testing.wait_all_tasks_blocked() if reply.pieces else None
 
 
+def _transactions(table: TransactionTable) -> dict[str, Any]:
+    """Return the state of all transactions, and their counts."""
+    states = {
+        key.hex(): (
+            session.is_active,
+            session.is_idle,
+            each.number,
+            each.phase,
+            each.statement,
+            each.requests,
+            each.recovery_shard,
+            {shard: part.is_read_only for shard, part in each.participants.items()},
+        )
+        for key, session in table.sessions.items()
+        if (each := session.transaction) is not None
+    }
+    counts = table.document()
+    counts.pop("commitTypes")
+    return {"states": states, "order": [*states], **counts}
+
+
+def _without_times(document: dict[str, Any]) -> dict[str, Any]:
+    """A document of ``$queryStats`` without what depends on the time."""
+    timed = ("totalExecMicros", "histogram", "firstSeenTimestamp")
+    metrics = {name: each for name, each in document["metrics"].items() if name not in timed}
+    return {"key": document["key"], "metrics": metrics}
+
+
 @asynccontextmanager
 async def passage_router(
-    routing: RoutingTable | None = BY_KEY, audit: AuditLog | None = None, **parameters: str
+    routing: RoutingTable | None = BY_KEY,
+    audit: AuditLog | None = None,
+    tracing: TracingOptions | None = None,
+    extensions: Collection[str] = (),
+    **parameters: str,
 ) -> AsyncIterator[PassageRouter]:
-    """Run a router in this process during the block."""
+    """Run a router in this process during the block; its shards announce these extensions."""
     assert REACTOR.start()
     options = RouterOptions(ConnectionString.parse("config/127.0.0.1:1"), "router.test:27017", parameters=parameters)
-    options = replace(options, audit=audit)
+    options = replace(options, audit=audit, tracing=tracing)
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
+            transport = new_transport()
             metrics = Metrics("router", ROUTER_COMMANDS.names)
-            context = RouterContext(options, metrics, nursery, ROUTER_COMMANDS)
+            context = RouterContext(options, transport, metrics, nursery, ROUTER_COMMANDS)
             context.signing_keys.are_read = True
             context.clock.observe_cluster_time(pack_timestamp(START))
             context.signer.keys = SigningKeys((SigningKey(7, b"k" * 20, pack_timestamp(Timestamp(2**31 - 1, 1))),))
-            dispatcher = Dispatcher(context)
-            server = Server(dispatcher)
+            dispatcher = dispatcher_of(context)
+            server = Server(transport, dispatcher)
             server.passages = dispatcher.passages
             context.clients.begin(server)
             listener = listen()
@@ -219,8 +260,10 @@ async def passage_router(
             cast("Any", context.cursors)._random_bits = lambda _: next(bits)
             nursery.start_soon(context.pools.run)
             nursery.start_soon(context.deadlines.run)
+            if context.tracing is not None:
+                nursery.start_soon(context.tracing.run)
             for shard in ("east", "west"):
-                await _start_shard(nursery, router, shard)
+                await _start_shard(nursery, router, shard, extensions)
             await nursery.start(server.serve, [listener])
             try:
                 yield router
@@ -229,7 +272,7 @@ async def passage_router(
                 nursery.cancel_scope.cancel()
 
 
-async def _start_shard(nursery: trio.Nursery, router: PassageRouter, shard: str) -> None:
+async def _start_shard(nursery: trio.Nursery, router: PassageRouter, shard: str, extensions: Collection[str]) -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listeners[0].socket.getsockname()
     address = f"{host}:{port}"
@@ -241,7 +284,8 @@ async def _start_shard(nursery: trio.Nursery, router: PassageRouter, shard: str)
         return address
 
     nursery.start_soon(trio.serve_listeners, serve, listeners)
-    monitor = SimpleNamespace(select=lambda _: address)
+    members = {address: SimpleNamespace(extensions=extensions)}
+    monitor = SimpleNamespace(select=lambda _: address, members=members, readable=lambda: [*members])
     pools = router.context.pools
     client = SimpleNamespace(
         monitor=monitor,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.audit.log import AuditLog, AuditOptions
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.audit_log import AuditLog, AuditOptions
+from shardwright.daemon.users import UserName
 from shardwright.sharding.clock import VectorClock
 from tests.router.passage_router import DATABASE, PassageRouter
 

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.daemon.privileges import Privileges
+from shardwright.daemon.users import Privileges
 from shardwright.router.access.access_control import WITHOUT_LOG_IN
 from shardwright.router.access.command_needs import TABLE
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
@@ -69,6 +69,7 @@ CLUSTER = [{"resource": {"cluster": True}, "actions": ["inprog", "addShard", "li
             on("find") + on("find", collection="f") + on("find", collection="g"),
         ),
         ({"aggregate": 1, "pipeline": [{"$currentOp": {"allUsers": True}}]}, CLUSTER),
+        ({"aggregate": 1, "pipeline": [{"$queryStats": {}}]}, CLUSTER),
         ({"aggregate": 1, "pipeline": [{"$changeStream": {}}]}, on("find", "changeStream", collection="")),
         (
             {"explain": {"aggregate": "c", "pipeline": [{"$out": "o"}]}},

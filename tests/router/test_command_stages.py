@@ -11,7 +11,7 @@ from shardwright.router.commands.router_commands import ROUTER_COMMANDS
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.passages import LEFT_ALONE
 from shardwright.router.routing.signing_key_cache import SigningKeyCache
-from shardwright.sharding.time_signer import SigningKeys, TimeSigner
+from shardwright.sharding.cluster_time import SigningKeys, TimeSigner
 from shardwright.wire.passages import EPOCH
 
 DRIVER = ("lsid", "$clusterTime")
@@ -27,6 +27,7 @@ def router(**settings: Any) -> RouterContext:  # noqa: ANN401 - settings are of 
         parameters=SimpleNamespace(requires_api_version=settings.get("requires_api_version", False)),
         default_concerns=SimpleNamespace(is_any_set=settings.get("has_defaults", False)),
         fail_points=SimpleNamespace(is_any_on=settings.get("is_failing", False)),
+        tracing=settings.get("tracing"),
     )
     return cast("RouterContext", context)
 

@@ -179,6 +179,15 @@ def test_connection_pools(cluster: RunningCluster, router: Client) -> None:
     assert run(router, {"dropConnections": 1, "hostAndPort": [host["addr"]]}) == {"ok": 1.0}
 
 
+@pytest.mark.parametrize(("daemon", "others"), [("config.0.configd", "shard0 shard1"), ("shard0.0.shardd", "config")])
+def test_replica_sets_that_a_daemon_follows(cluster: RunningCluster, router: Client, daemon: str, others: str) -> None:
+    router[DB].pools.insert_one({})
+    with cluster.direct(daemon) as client:
+        sets = run(client, {"connPoolStats": 1})["replicaSets"]
+    hosts = [sets[each]["hosts"] for each in others.split()]
+    assert [(host["ok"], host["ismaster"]) for [host] in hosts] == [(True, True)] * len(hosts)
+
+
 def test_split_vector(router: Client, plain: Client) -> None:
     command: Command = {"splitVector": f"{DB}.vector", "keyPattern": {"_id": 1}, "maxChunkSizeBytes": 1 << 20}
     for client in (router, plain):

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import trio
 
-from shardwright.router import composed_commands
-from shardwright.router.composed_commands import Around, ComposedCommand, ComposedCommands, Run, Stage
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler, RouterCommand
+from shardwright.router import command_stages
+from shardwright.router.command_stages import Around, ComposedCommand, ComposedCommands, Run, Stage
+from shardwright.router.operations.operation import CommandHandler, Operation, RouterCommand
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.passages import EPOCH
 
@@ -112,7 +111,7 @@ def test_a_setting_that_changes_the_epoch_counts_from_the_next_operation_on() ->
 
 
 def test_kinds_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composed_commands, "KINDS_MAX", 2)
+    monkeypatch.setattr(command_stages, "KINDS_MAX", 2)
     composing = Composing()
     for fields in ((), (b"lsid",), (b"txn",)):
         composing.of(*fields)

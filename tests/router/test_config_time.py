@@ -4,13 +4,12 @@ import bson
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.writes.messages import broadcast_elements
+from shardwright.router.writes.targeted_batch import broadcast_elements
 from shardwright.sharding.catalog.reads import read_shards
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode

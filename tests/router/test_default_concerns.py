@@ -6,8 +6,8 @@ import bson
 import pytest
 
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
-from shardwright.router.concerns import with_default_concerns
 from shardwright.router.context.default_concerns import DefaultConcerns
+from shardwright.router.generic_arguments import with_default_concerns
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.request import Request
 

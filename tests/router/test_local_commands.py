@@ -386,3 +386,17 @@ def test_the_cursor_of_local_operations_has_an_id_of_64_bits() -> None:
     reply = run_one({"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": True}}], "cursor": {}})
     assert reply["cursor"]["id"] == 0
     assert isinstance(reply["cursor"]["id"], Int64)
+
+
+def test_query_stats_need_no_shard() -> None:
+    reply = run_one({"aggregate": 1, "pipeline": [{"$queryStats": {}}], "cursor": {}})
+    assert reply["cursor"] == {"firstBatch": [], "id": Int64(0), "ns": "admin.$cmd.aggregate"}
+
+
+@pytest.mark.parametrize(
+    ("target", "db", "stage", "code"),
+    [("c", "admin", {}, 73), (1, "shop", {}, 73), (1, "admin", {"transformIdentifiers": {}}, 9), (1, "admin", 1, 9)],
+)
+def test_query_stats_are_refused_elsewhere_and_with_arguments(target: Any, db: str, stage: Any, code: int) -> None:  # noqa: ANN401
+    (reply,) = run_lone({"aggregate": target, "pipeline": [{"$queryStats": stage}], "cursor": {}}, db=db)
+    assert reply["code"] == code

@@ -1,4 +1,4 @@
-"""A ``find`` in a database that does not exist is parsed all the same, with the errors of a mongod."""
+"""Reads of a missing database are still parsed, and get mongod's errors."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -24,6 +24,16 @@ FINDS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+AGGREGATIONS: Final[dict[str, dict[str, Any]]] = {
+    "without cursor": {},
+    "cursor of a wrong type": {"cursor": 5},
+    "negative batch size": {"cursor": {"batchSize": -1}},
+    "unknown field of the cursor": {"cursor": {"bogus": 1}},
+}
+
+ERROR: Final = ("ok", "code", "codeName", "errmsg")
+
+
 @pytest.fixture(scope="module")
 def mongod(cluster: RunningCluster) -> Iterator[Client]:
     """A client of a mongod without a router."""
@@ -40,3 +50,12 @@ def reply_to(client: Client, find: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", FINDS)
 def test_same_as_mongod(client: Client, mongod: Client, case: str) -> None:
     assert reply_to(client, FINDS[case]) == reply_to(mongod, FINDS[case])
+
+
+@pytest.mark.parametrize("case", AGGREGATIONS)
+@pytest.mark.parametrize("target", ["c", 1])
+def test_cursor_of_an_aggregation_is_checked(client: Client, mongod: Client, case: str, target: str | int) -> None:
+    command = {"aggregate": target, "pipeline": [], **AGGREGATIONS[case]}
+    router, server = (each[DB].command(command, check=False) for each in (client, mongod))
+    assert server["ok"] == 0
+    assert {name: router.get(name) for name in ERROR} == {name: server.get(name) for name in ERROR}

@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.audit_log import AuditLog
 from shardwright.wire.message import encode_sequence
 from shardwright.wire.passages import FRAME_BYTES_MAX
 from shardwright.wire.request import Request
@@ -50,6 +50,11 @@ Step = bytes | Callable[[PassageRouter], object]
 
 def find(key: object, **more: Any) -> bytes:  # noqa: ANN401 - any field of a command
     return command({"find": COLLECTION, "filter": {"key": key}, "limit": 1, "singleBatch": True, **more})
+
+
+def merge(query: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401
+    """A find on all shards of the collection."""
+    return command({"find": COLLECTION, "filter": query, **more})
 
 
 def insert(document: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401
@@ -105,6 +110,8 @@ EACH: dict[str, Callable[[int], bytes]] = {
     "delete": lambda key: delete({"key": key}, **drivers(key + 1)),
     "findAndModify": lambda key: modify({"key": key}, {"$set": {"v": float(key)}}, **drivers(key + 1)),
     "bare": lambda key: find(key),
+    "merge": lambda key: merge({"value": {"$gte": key}}, sort={"value": 1}, limit=100, **drivers()),
+    "merge-bare": lambda key: merge({"_id": key}),
 }
 
 
@@ -122,6 +129,7 @@ async def observed(
     before: Callable[[PassageRouter], object] = lambda _: None,
     connected: Callable[[PassageRouter], object] = lambda _: None,
     audit: AuditLog | None = None,
+    extensions: Sequence[str] = (),
     is_on: bool,
 ) -> tuple[list[Any], dict[str, Any], int]:
     """Return the traffic of shards and client in each step, the counts, and the number of requests in passages.
@@ -133,6 +141,7 @@ async def observed(
         before: called before the first client connects.
         connected: called whenever a client has connected.
         audit: the audit log.
+        extensions: what all shards announce.
         is_on: whether there are passages.
     """
     seen: list[Any] = []
@@ -143,7 +152,7 @@ async def observed(
         connected(router)
         return client
 
-    async with passage_router(routing, audit, enablePassages=str(is_on).lower()) as router:
+    async with passage_router(routing, audit, extensions=extensions, enablePassages=str(is_on).lower()) as router:
         before(router)
         if replies is not None:
             answer = replies()
@@ -163,8 +172,9 @@ async def observed(
 
 
 def without_own_session(frame: bytes) -> bytes:
-    """A request to a shard without the random id of a session of the router's own."""
-    return _OWN_SESSION.sub(b"", frame)
+    """A request to a shard without the random id of a session of the router's own, or of its own request."""
+    is_of_client = frame[4:8] == b"\1\0\0\0"
+    return _OWN_SESSION.sub(b"", frame if is_of_client else frame[:4] + bytes(4) + frame[8:])
 
 
 def check_same(steps: Sequence[Step], **options: Any) -> int:  # noqa: ANN401
@@ -320,6 +330,15 @@ EXTRA: dict[str, st.SearchStrategy[Any]] = {
     "collation": st.just({"locale": "fr"}),
     "let": st.just({"a": 1}),
 }
+OF_FINDS: dict[str, st.SearchStrategy[Any]] = {
+    "sort": st.sampled_from([{"key": 1}, {"name": -1}, {"other": 1, "_id": 1}, {"a.b": 1}, {"$natural": 1}, {}, 1]),
+    "limit": st.sampled_from([0, 1, 2, 100, Int64(100), 5.0, -1]),
+    "batchSize": st.sampled_from([0, 1, 2, 100]),
+    "skip": st.sampled_from([0, 1]),
+    "singleBatch": st.booleans(),
+    "projection": st.sampled_from([{"key": 1}, {"name": 0}, {"_id": 0, "other": 1}]),
+    "allowPartialResults": st.booleans(),
+}
 
 
 @st.composite
@@ -331,7 +350,8 @@ def frames(draw: st.DrawFn) -> bytes:
     query, change = draw(QUERIES), draw(CHANGES)
     match kind:
         case "find":
-            return command({"find": COLLECTION, "filter": query, **extra})
+            names = draw(st.lists(st.sampled_from(sorted(OF_FINDS)), max_size=2, unique=True))
+            return merge(query, **{name: draw(OF_FINDS[name]) for name in names}, **extra)
         case "findAndModify":
             return command({"findAndModify": COLLECTION, "query": query, "update": change, **extra})
         case "insert":
@@ -394,14 +414,14 @@ class TestChanges:
     """After a change of a passage's conditions, the next request is served by the new ones."""
 
     @pytest.mark.parametrize("event", sorted(EVENTS))
-    @pytest.mark.parametrize("kind", ["find", "insert", "insert-in-body", "update", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "merge", "insert", "insert-in-body", "update", "findAndModify"])
     def test_what_changes_is_obeyed_at_once(self, event: str, kind: str) -> None:
         before = [EACH[kind](key) for key in (1, 99, 3)]
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]
         taken = check_same([*before, EVENTS[event], *after])
         assert taken >= 1
 
-    @pytest.mark.parametrize("kind", ["find", "insert", "insert-in-body", "update", "findAndModify"])
+    @pytest.mark.parametrize("kind", ["find", "merge", "insert", "insert-in-body", "update", "findAndModify"])
     def test_they_are_learned_again_by_the_present_routing(self, kind: str) -> None:
         before = [EACH[kind](key) for key in (1, 99, 3)]
         after = [EACH[kind](key) for key in (4, 98, 5, 97)]
@@ -418,6 +438,44 @@ class TestChanges:
                 await exchange(client, find(1, **{**drivers(time=START), "lsid": session}))
             assert router.outcomes["declined"] == declined + 3
             assert router.outcomes["learned"] == learned
+
+    async def test_a_shape_that_made_room_is_counted_again(self) -> None:
+        async with passage_router(queryStatsShapesMax="1") as router:
+            client = await router.connect()
+            for key in range(4):
+                await exchange(client, find(key))
+            await exchange(client, find({"$gt": 1}))
+            for key in range(3):
+                await exchange(client, find(key))
+            assert router.taken
+            counted = [each["metrics"]["execCount"] for each in router.context.query_shapes.documents()]
+            assert counted == [3, 5]
+
+    async def test_an_error_that_is_passed_on_is_an_error_of_its_shape(self) -> None:
+        async with passage_router() as router:
+            client = await router.connect()
+            for key in range(4):
+                await exchange(client, find(key))
+            router.answer = lambda *_: {**times(), "ok": 0.0, "errmsg": "no", "code": 2, "codeName": "BadValue"}
+            [before] = router.context.query_shapes.documents()
+            await exchange(client, find(1))
+            [shape] = router.context.query_shapes.documents()
+            assert (shape["metrics"]["execCount"], shape["metrics"]["errorCount"]) == (5, 1)
+            assert shape["metrics"]["bytesReturned"] == before["metrics"]["bytesReturned"]
+            assert router.context.metrics.operations.statistics()["find"].outcomes["BadValue"] == 1
+
+    async def test_no_shape_is_counted_once_they_are_off(self) -> None:
+        async with passage_router() as router:
+            client = await router.connect()
+            for _ in range(2):
+                for key in range(4):
+                    await exchange(client, find(key))
+                assert [each["metrics"]["execCount"] for each in router.context.query_shapes.documents()] == [4]
+                router.context.parameters.set("queryStatsShapesMax", 0)
+                for key in range(4):
+                    await exchange(client, find(key))
+                assert router.context.query_shapes.documents() == []
+                router.context.parameters.set("queryStatsShapesMax", 500)
 
     async def test_the_parameter_turns_them_off(self) -> None:
         async with passage_router() as router:

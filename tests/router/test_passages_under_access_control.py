@@ -13,7 +13,7 @@ from bson.binary import Binary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from tests.router.passage_router import BY_KEY, PassageRouter, Reply, command, exchange, passage_router, usual_reply
 from tests.router.passage_users import (
     ANN,

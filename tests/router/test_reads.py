@@ -10,6 +10,7 @@ from pymongo.cursor_shared import CursorType
 from pymongo.errors import CursorNotFound, OperationFailure
 from pymongo.read_concern import ReadConcern
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.local_cluster import RunningCluster
 
 DB = "router_reads"
@@ -238,7 +239,11 @@ class TestAggregate:
     @pytest.mark.parametrize(
         ("fields", "code"),
         [
-            ({"needsMerge": True}, 51089),
+            ({"needsMerge": True}, ErrorCode.FailedToParse),
+            ({"needsMerge": False}, ErrorCode.FailedToParse),
+            ({"needsMerge": True, "fromMongos": False}, 51089),
+            ({"needsMerge": False, "fromMongos": True}, 51089),
+            ({"fromMongos": True, "exchange": {}}, 51028),
             ({"fromMongos": True}, 51089),
             ({"exchange": {}}, 51028),
             ({"runtimeConstants": {}}, 51143),
@@ -246,6 +251,11 @@ class TestAggregate:
     )
     def test_what_only_routers_say_is_refused(self, db: Database, fields: dict[str, Any], code: int) -> None:
         assert code_of(db, {"aggregate": "ranged", "pipeline": [], "cursor": {}, **fields}) == code
+
+    def test_false_is_allowed_for_what_only_routers_say(self, db: Database) -> None:
+        for fields in ({"fromMongos": False}, {"fromMongos": False, "needsMerge": False}):
+            command = {"aggregate": "ranged", "pipeline": [{"$count": "n"}], "cursor": {}, **fields}
+            assert db.command(command)["cursor"]["firstBatch"] == [{"n": 300}]
 
     def test_documents_out_of_nothing(self, db: Database) -> None:
         found = db.aggregate([{"$documents": [{"a": 1}, {"a": 2}]}, {"$group": {"_id": None, "n": {"$sum": "$a"}}}])

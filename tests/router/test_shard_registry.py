@@ -7,15 +7,16 @@ import pytest
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.router.placement.stale_routing import UnknownShardError
+from shardwright.router.placement.routing_info import UnknownShardError
 from shardwright.router.routing.shards import ShardRegistry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
+from tests.transports import new_transport
 
 if TYPE_CHECKING:
     from types import GeneratorType
@@ -52,7 +53,7 @@ def with_shards(check: Callable[[ShardRegistry], None], **hosts: str) -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(dict)
+            pools = ConnectionPools(new_transport(), dict)
             catalog = cast("CatalogClient", FakeCatalog(pools, hosts))
             registry = ShardRegistry(catalog, pools, dict, nursery, VectorClock())
             reload: Callable[[], Awaitable[None]] = registry.reload
@@ -91,7 +92,7 @@ async def test_a_shard_that_was_added_again_is_looked_for_anew() -> None:
     """It may be another replica set at the same hosts, whose elections count from the beginning."""
 
     async with trio.open_nursery() as nursery:
-        pools = ConnectionPools(dict)
+        pools = ConnectionPools(new_transport(), dict)
         catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1"})
         registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
         known = await registry.get("one")
@@ -108,7 +109,7 @@ def test_it_names_shards_that_are_gone() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(dict)
+            pools = ConnectionPools(new_transport(), dict)
             catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
             registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
             registry.on_removed = lambda gone: told.append(set(gone))
@@ -128,7 +129,7 @@ async def test_the_list_as_of_a_time() -> None:
     """Only the read that was asked for waits for the time."""
 
     async with trio.open_nursery() as nursery:
-        pools = ConnectionPools(dict)
+        pools = ConnectionPools(new_transport(), dict)
         catalog = FakeCatalog(pools, {"one": "one/127.0.0.1:1", "another": "two/127.0.0.1:2"})
         registry = ShardRegistry(cast("CatalogClient", catalog), pools, dict, nursery, VectorClock())
         assert await registry.reload_as_of(7) == ("another", "one")
@@ -151,7 +152,7 @@ def test_a_request_for_any_shard_goes_to_one_with_a_primary(monkeypatch: pytest.
 
 async def test_without_shards_there_is_none_for_any_request() -> None:
     async with trio.open_nursery() as nursery:
-        pools = ConnectionPools(dict)
+        pools = ConnectionPools(new_transport(), dict)
         catalog = cast("CatalogClient", FakeCatalog(pools, {}))
         registry = ShardRegistry(catalog, pools, dict, nursery, VectorClock())
         with pytest.raises(CommandError, match="No shards found") as caught:

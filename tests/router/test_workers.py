@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.ports import PortReservation
-from shardwright.router.processes.worker_crashes import CRASHES_MAX, WINDOW_SECONDS, CrashRate
+from shardwright.router.processes.workers import CRASHES_MAX, WINDOW_SECONDS, CrashRate
 from tests.integration.routers import END_SECONDS_MAX, worker_of
 from tests.integration.waiting import eventually
 
@@ -56,7 +56,7 @@ def test_folder_of_the_working_directory_is_not_imported(tmp_path: Path, workers
 ENDED_WHILE_RESTARTING = """
 import os, signal, subprocess, sys
 
-from shardwright.router.command_line import run
+from shardwright.router.service import run
 
 start, started = subprocess.Popen, []
 

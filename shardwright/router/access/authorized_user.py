@@ -1,8 +1,6 @@
-"""A user as the config servers describe it: roles and privileges, inherited ones included. Pure.
+"""A user as the config servers describe it: roles and privileges, inherited ones included, and credentials. Pure.
 
-``authenticationRestrictions`` limit the addresses from which a user may connect. Fields that the servers of a cluster
-send each other are refused from users. A frame with the layout of an admitted frame is admitted without another check
-(`FrameAdmission`).
+`AuthorizedUser` is the user who has logged in. `Account` is the input of a log-in.
 """
 
 import math
@@ -12,13 +10,14 @@ from ipaddress import ip_address, ip_network
 from itertools import count
 from typing import Any, Final, Self, TypeAlias
 
-from shardwright.daemon.privileges import ANY_ACTION, CLUSTER, Privileges
-from shardwright.daemon.user_names import SYSTEM, UserName, with_owner_of_session
+from shardwright.daemon.users import ANY_ACTION, CLUSTER, SYSTEM, Privileges, UserName, with_owner_of_session
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.request import Request
+from shardwright.wire.scram import MECHANISMS, Credentials, Mechanism
+from shardwright.wire.trace_context import TRACE_CONTEXT
 
 _AUDIT: Final = b"$audit"
 _BYPASS: Final = b"mayBypassWriteBlocking"
@@ -37,8 +36,7 @@ _INTERNAL: Final = frozenset(
             b"term",
         ),
         *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"coordinator", b"mayChangeOwner"),
-        b"clientSession",
-        *(b"fromMigrate", b"runtimeConstants"),
+        *(b"clientSession", b"fromMigrate", b"runtimeConstants", TRACE_CONTEXT),
     }
 )
 """Further internal fields, such as ``fromMongos``, are missing here because mongos itself refuses them as unknown."""
@@ -145,7 +143,7 @@ class AuthorizedUser:
     permit: bytes = field(default_factory=_new_permit)
     _admitted: set[tuple[str, str, bytes]] = field(default_factory=set)
 
-    def may(self, name: str, request: Request) -> bool:
+    def is_remembered(self, name: str, request: Request) -> bool:
         """Whether the command on the same collection was remembered as allowed."""
         return (name, request.db, _collection(request)) in self._admitted
 
@@ -248,3 +246,41 @@ class FrameAdmission:
     def of_request(self, request: Request) -> Request:
         """Return the admitted request of a frame of the layout."""
         return with_owner_of_session(request, self._user, self._elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The input of a SCRAM log-in. Privileges are not part of it: they are read once the password is proven.
+
+    Attributes:
+        name: the name that the client gave.
+        user_id: distinguishes the user from a later one of the same name.
+        credentials: by mechanism, the credentials that verify a proof; matching one of several is enough.
+    """
+
+    name: UserName
+    exists: bool
+    user_id: bytes
+    credentials: Mapping[Mechanism, Sequence[Credentials]]
+
+    @property
+    def mechanisms(self) -> list[str] | None:
+        """The mechanisms that the user may log in with; None if there is no such user."""
+        return [each.value for each in Mechanism if each in self.credentials] if self.exists else None
+
+    @classmethod
+    def from_documents(cls, name: UserName, documents: Sequence[Mapping[str, Any]]) -> Self:
+        """Decode the account in a reply to ``usersInfo`` with credentials.
+
+        Raises:
+            KeyError, TypeError, ValueError: a document is malformed.
+        """
+        if not documents:
+            return cls(name, exists=False, user_id=b"", credentials={})
+        (document,) = documents
+        credentials = {
+            MECHANISMS[mechanism]: (Credentials.from_document(MECHANISMS[mechanism], stored),)
+            for mechanism, stored in document.get("credentials", {}).items()
+            if mechanism in MECHANISMS
+        }
+        return cls(name, exists=True, user_id=bytes(document.get("userId", b"")), credentials=credentials)

@@ -1,4 +1,4 @@
-"""The table of the privileges that each command requires. A command without a row is for the cluster alone.
+"""The table of the privileges that each command requires, apart from `access_control.WITHOUT_LOG_IN`.
 
 Rows that require more than MongoDB does are listed in docs/access-control.md.
 """
@@ -6,7 +6,7 @@ Rows that require more than MongoDB does are listed in docs/access-control.md.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from shardwright.daemon.privileges import ANY, ANY_ACTION, CLUSTER, Resource
+from shardwright.daemon.users import ANY, ANY_ACTION, CLUSTER, Resource
 from shardwright.router.access.needs import (
     AllOf,
     AnyOf,
@@ -33,9 +33,8 @@ from shardwright.router.access.pipeline_needs import (
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
-from shardwright.wire.pipelines import update_pipelines
 from shardwright.wire.rawbson import append, decode_value, decode_whole, encode_elements, find, is_string
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, update_pipelines
 
 _SETTINGS: Final = Resource("config", "settings")
 _SHARDS: Final = Resource("config", "shards")

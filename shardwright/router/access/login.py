@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 
 from bson.int64 import Int64
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.access.authorized_user import NO_ADDRESSES, Addresses, AuthorizedUser
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.scram.server import ServerConversation
+from shardwright.wire.scram import ServerConversation
 
 _ANY: Final = "authenticate"
 _SPECULATIVE: Final = "speculativeAuthenticate"

@@ -12,11 +12,9 @@ from typing import Any, Final, Protocol, TypeAlias
 from bson import Binary, Decimal128
 from bson.regex import Regex
 
-from shardwright.daemon.privileges import CLUSTER, KEPT_APART, Privileges, Resource
-from shardwright.daemon.user_names import UserName
-from shardwright.wire.pipelines import with_stages
+from shardwright.daemon.users import CLUSTER, KEPT_APART, Privileges, Resource, UserName
 from shardwright.wire.rawbson import ARRAY, WholeDocument, decode_document, encode_document
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, with_stages
 
 _SYSTEM: Final = "system."
 _BUCKETS: Final = "system.buckets."

@@ -10,13 +10,12 @@ under a repeated name. A ``$lookup`` that names two collections crashes a mongod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from shardwright.daemon.privileges import ANY, CLUSTER, Resource
+from shardwright.daemon.users import ANY, CLUSTER, Resource
 from shardwright.router.access.needs import LISTS_OF_SESSIONS, Need, Needs, names_others, shows_own_alone
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, duplicate_field
-from shardwright.wire.rawbson import WholeDocument, decode_whole, is_string
+from shardwright.wire.rawbson import WholeDocument, decode_whole, is_string, type_name_of
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name_of
 
 OF_COLLECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "$collStats": ("collStats",),
@@ -42,7 +41,11 @@ WITHOUT_USER: Final = {
 """Needs of stages at the start of a joined pipeline, where shards do not receive the name of the user."""
 
 SOURCES: Final = frozenset(
-    {*OF_COLLECTION, *LISTS_OF_SESSIONS, "$changeStream", "$currentOp", "$documents", "$shardedDataDistribution"}
+    {
+        *OF_COLLECTION,
+        *LISTS_OF_SESSIONS,
+        *("$changeStream", "$currentOp", "$documents", "$queryStats", "$shardedDataDistribution"),
+    }
 )
 """Stages that can only come first. Elsewhere the command fails, after the same privileges have been checked."""
 
@@ -135,6 +138,8 @@ def _needs_of_source(name: str, argument: Any, source: Resource) -> Iterator[Nee
     elif name == "$currentOp":
         if not shows_own_alone(argument):
             yield Need("inprog", CLUSTER)
+    elif name == "$queryStats":
+        yield Need("inprog", CLUSTER)  # the users of MongoDB 6.0 cannot have queryStatsRead
     elif name in LISTS_OF_SESSIONS:
         if names_others(argument):
             yield Need("listSessions", CLUSTER)

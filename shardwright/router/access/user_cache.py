@@ -22,9 +22,8 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.daemon.user_names import SYSTEM, UserName
-from shardwright.router.access.account import Account
-from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
+from shardwright.daemon.users import SYSTEM, UserName
+from shardwright.router.access.authorized_user import SYSTEM_USER, Account, AuthorizedUser
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 

@@ -3,5 +3,5 @@
 Owns resume tokens, the order of events, and their additions and omissions at the router. Whatever reads from shards or
 config servers raises CommandError if these fail; docstrings list only other errors.
 
-May import `context`, `cursors`, `operations`, `placement`, `reads`, `replies` and `routing`.
+May import `context`, `exec`, `operations`, `placement`, `reads`, `replies` and `routing`.
 """

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.participation import is_temporary
+from shardwright.sharding.resharding_participation import is_temporary
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, OBJECT, STRING, decode_value, element, find, index
 
 INVALIDATE: Final = "invalidate"

@@ -35,8 +35,8 @@ from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.sharding.catalog.reads import find_in_catalog, read_database
-from shardwright.sharding.sharded_collection import ShardedCollection
-from shardwright.sharding.targeting.past_placement import placement_at
+from shardwright.sharding.routing_table import ShardedCollection
+from shardwright.sharding.targeting.targets import placement_at
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import (

@@ -11,13 +11,12 @@ from bson.timestamp import Timestamp
 from shardwright.router.change_streams.specification import applied_to
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.exec.remote import RemoteCursor
 from shardwright.router.operations.cursor_opening import open_on_shards
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.placement.routing_info import CollectionRouting, shards_for_read
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.clock import signed_cluster_time
@@ -219,11 +218,8 @@ class Commands:
         cursor = CursorReply.of(reply)
         results, remote = cursor.documents(), RemoteCursor.opened(self._context.sender, reply, cursor)
         while not remote.is_exhausted:
-            reply = await remote.exchange(remote.get_more_frame(None, b""))
-            reply.raise_for_error()
-            cursor = CursorReply.of(reply)
+            cursor = remote.received(await remote.exchange(remote.get_more_frame(None, b"")))
             results += cursor.documents()
-            remote.id = cursor.cursor_id
         return results
 
     async def _send(self, shard_id: str, body: bytes) -> ShardReply:

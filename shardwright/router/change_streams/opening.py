@@ -4,30 +4,28 @@ from collections.abc import Collection
 
 from shardwright.router.change_streams.changelog import CatalogOwner, ShardingEvents, UnshardedTimes
 from shardwright.router.change_streams.commands import Commands
-from shardwright.router.change_streams.document_keys import KeyCompletion
 from shardwright.router.change_streams.errors import labelled, token_not_found
-from shardwright.router.change_streams.images import Images, PreImages
+from shardwright.router.change_streams.event_documents import Images, KeyCompletion, PreImages
 from shardwright.router.change_streams.orphan_deletions import OrphanDeletions
 from shardwright.router.change_streams.shard_streams import LSID, ShardCommand, ShardStreams
 from shardwright.router.change_streams.specification import ClientStages, Specification
-from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor, EventView
+from shardwright.router.change_streams.stream_stage import ChangeStreamStage, EventView
 from shardwright.router.change_streams.tokens import ResumeToken, after
-from shardwright.router.cursors.cursor import GetMore
-from shardwright.router.operations.cursor_opening import kill_opened, open_on_shards, opener_of
+from shardwright.router.operations.cursor_opening import OpenedRead, answer_cursor, kill_opened, open_on_shards
 from shardwright.router.operations.operation import Operation
-from shardwright.router.reads.aggregate import batch_size
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.reads.aggregations import batch_size
+from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply, raise_worst
+from shardwright.sharding.cluster_time import ACKNOWLEDGED_TIME, ACKNOWLEDGED_TIME_ELEMENT, unpack_timestamp
 from shardwright.sharding.pipelines.pipeline import Pipeline
-from shardwright.sharding.received_time import ACKNOWLEDGED_TIME, ACKNOWLEDGED_TIME_ELEMENT
-from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.request import raw_elements
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
@@ -36,7 +34,7 @@ _PING = encode_document({"ping": 1, "$db": "admin"})
 
 
 @may_run_in_reactor
-async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> bytes:
+async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace: str) -> Reply:
     """Execute an ``aggregate`` whose first stage is ``$changeStream``; return the reply.
 
     Raises:
@@ -48,7 +46,7 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
             await in_own_task()
             await _check(operation)
             raise CommandError(ErrorCode.FailedToParse, "the $changeStream stage must be specified as an object")
-        opening = GetMore(operation.request, operation.client, batch_size=batch_size(operation.request))
+        size = batch_size(operation.request)
         stages = ClientStages.of(pipeline.stages[1:], needs_images=specification.needs_images)
         as_of = operation.context.clock.time.cluster_time
         times = await _times_of_arrival(operation, specification)  # first, because everything else takes time
@@ -59,8 +57,8 @@ async def open_change_stream(operation: Operation, pipeline: Pipeline, namespace
             await _check(operation)
         if missing is not None:
             raise token_not_found(missing)
-        cursor = await _open(operation, specification, stages, namespace, times, as_of)
-        return await _answer(operation, cursor, opening, reads=specification.has_start)
+        root = await _open(operation, specification, stages, times, as_of)
+        return await answer_cursor(OpenedRead(operation, root, namespace, size))
 
 
 def _token_without_event(specification: Specification, namespace: str) -> ResumeToken | None:
@@ -74,10 +72,9 @@ async def _open(
     operation: Operation,
     specification: Specification,
     stages: ClientStages,
-    namespace: str,
     times: dict[str, ShardReply],
     as_of: int,
-) -> ChangeStreamCursor:
+) -> ChangeStreamStage:
     """Open the stream on all shards.
 
     Args:
@@ -111,7 +108,9 @@ async def _open(
     view = EventView(images, stages, commands, keys, sharding, orphans)
     owner = CatalogOwner(context.catalog, context.routing)
     first, last = min(starts.values()), max(starts.values())
-    return ChangeStreamCursor(streams, owner, view, namespace, first, last, specification.must_be_found, context.clock)
+    return ChangeStreamStage(
+        streams, owner, view, first, last, specification.must_be_found, reads_at_once=specification.has_start
+    )
 
 
 @may_run_in_reactor
@@ -161,21 +160,6 @@ async def _starts(
     raise_worst(times[shard_id] for shard_id in shard_ids)
     last_writes = {shard_id: unpack_timestamp(times[shard_id].operation_time) for shard_id in shard_ids}
     return {shard_id: ResumeToken.high_water_mark(after(time)) for shard_id, time in last_writes.items()}
-
-
-async def _answer(operation: Operation, cursor: ChangeStreamCursor, opening: GetMore, *, reads: bool) -> bytes:
-    """Reply with the first batch, and keep the cursor."""
-    cursors = operation.context.cursors
-    cursor_id = 0
-    try:
-        documents = await cursor.first_batch(opening, reads=reads)
-        if not cursor.is_exhausted:
-            owner = opener_of(operation)
-            cursor_id = cursors.open(cursor, owner, command=operation.request.body, client=operation.client)
-        return cursor.first_reply(opening, documents, cursor_id)
-    finally:
-        if not cursor_id:
-            cursors.kill_remotes(cursor.remotes)
 
 
 async def _check(operation: Operation) -> None:

@@ -16,13 +16,12 @@ from shardwright.router.change_streams.merger import Event, EventMerger
 from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.tokens import ResumeToken, after, token_in_sort_key
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.cursor import GetMore
-from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.exec.remote import RemoteCursor
+from shardwright.router.exec.stage import GetMore
 from shardwright.router.reads.sort_order import sort_key_span
 from shardwright.router.replies.cursor_reply import CursorReply
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp, unpack_timestamp
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -31,7 +30,7 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, append, array_of_documents, element, encode_elements, without, without_spans
 from shardwright.wire.read_preference import ReadPreference
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, raw_elements
 
 PIPELINE: Final = b"pipeline"
 CURSOR: Final = b"cursor"

@@ -4,6 +4,6 @@ Owns their arguments, replies and execution. The first line of a handler's docst
 ``listCommands``. Functions raise CommandError with MongoDB's code for invalid arguments
 and failed shards; docstrings list only errors that are less obvious.
 
-May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `lookup`, `operations`, `pipelines`, `placement`,
-`processes`, `reads`, `replies`, `sessions`, `transactions` and `writes`.
+May import `access`, `change_streams`, `context`, `cursors`, `ddl`, `exec`, `lookup`, `operations`, `pipelines`,
+`placement`, `processes`, `reads`, `replies`, `sessions`, `transactions` and `writes`.
 """

@@ -11,7 +11,7 @@ import trio
 
 from shardwright.daemon.certificates import rotate_certificates
 from shardwright.router.ddl.coordinated import MAJORITY
-from shardwright.router.ddl.shard_replies import merge_promoted, merge_raw
+from shardwright.router.ddl.merged_replies import merge_promoted, merge_raw
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import connection_strings, read_all_shards, scatter, send_to_owning_shards
 from shardwright.router.processes.workers import (
@@ -36,10 +36,10 @@ from shardwright.wire.rawbson import (
     STRING,
     decode_document,
     raw_document,
+    type_name,
 )
 from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name
 
 _NAME: Final = b"logRotate"
 _KINDS: Final = frozenset({BOOL, INT32, INT64, DOUBLE, DECIMAL128, STRING})
@@ -68,8 +68,9 @@ def _named(request: Request) -> str | None:
 
 async def rotate(operation: Operation) -> Reply:
     """Reads certificates, keys, authorities and revocation lists again; without TLS there are none."""
-    rotate_certificates(Arguments.of(operation.request).maybe_string(b"message"))
-    tell_supervisor_certificates_changed(operation.context.options)
+    context, message = operation.context, Arguments.of(operation.request).maybe_string(b"message")
+    rotate_certificates(context.transport.tls, message)
+    tell_supervisor_certificates_changed(context.options, context.transport.tls)
     return {}
 
 

@@ -8,20 +8,18 @@ from typing import Any, Final
 
 from bson import Binary
 
-from shardwright.daemon.certificate_names import check_mechanism
-from shardwright.router.access.account import Account
-from shardwright.router.access.authorized_user import NO_ADDRESSES, Addresses
-from shardwright.router.access.certificate_login import log_in_with_certificate
+from shardwright.daemon.authentication import check_mechanism
+from shardwright.router.access.authorized_user import NO_ADDRESSES, Account, Addresses
 from shardwright.router.access.login import CONVERSATION_ID
+from shardwright.router.access.mechanisms import log_in_with_certificate
 from shardwright.router.operations.operation import Operation
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, missing_field
-from shardwright.wire.rawbson import find, is_string
+from shardwright.wire.rawbson import find, is_string, type_name
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.cluster_auth import WITH_CERTIFICATE
-from shardwright.wire.type_names import type_name
 
 _FAILURES: Final = frozenset({ErrorCode.AuthenticationFailed, ErrorCode.MechanismUnavailable, ErrorCode.UserNotFound})
 """Errors that count as failed authentications. Unreachable config servers do not."""
@@ -85,7 +83,8 @@ async def authenticate_by_certificate(
     user = arguments.maybe_string(b"user")
     log_ins, client = operation.context.log_ins, operation.client
     attempt = log_ins.counts.begin(WITH_CERTIFICATE, is_speculative=is_speculative)
-    name = await log_in_with_certificate(log_ins.users, client, db, user, addresses_of(client), attempt)
+    cluster_auth = operation.context.transport.cluster_auth
+    name = await log_in_with_certificate(log_ins.users, cluster_auth, client, db, user, addresses_of(client), attempt)
     return {"dbname": name.db, "user": name.user}
 
 

@@ -10,8 +10,8 @@ from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import send_to_primary_shard
 from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.catalog.consistency import Inconsistency, namespace_of
 from shardwright.sharding.catalog.reads import aggregate_in_catalog
-from shardwright.sharding.consistency import Inconsistency, namespace_of
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

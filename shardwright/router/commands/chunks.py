@@ -1,32 +1,35 @@
 """Commands that split, merge and move chunks.
 
-The router computes the range of a move, and the config server makes the owning shard move it. A migration continues
-even if the client or this router disconnects; the same command sent again joins it. ``setAllowMigrations`` forbids
-migrations of a collection.
+``find``, ``bounds`` or ``middle`` selects a chunk. The router computes the range of a move, and the config server makes
+the owning shard move it. A migration continues even if the client or this router disconnects; the same command sent
+again joins it. ``setAllowMigrations`` forbids migrations of a collection.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
+import bson
 from bson.int64 import Int64
 
 from shardwright.router.commands.sharding import MAJORITY
-from shardwright.router.ddl.chunk_choice import checked_bounds, chunk_of_bounds, chunk_of_middle, chunk_of_query
 from shardwright.router.ddl.coordinated import command_body
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, send_to_one, send_to_primary_shard
-from shardwright.router.operations.split_vector import split_vector
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting, StaleRoutingError
 from shardwright.router.replies.reply_builder import PlainError, Reply
-from shardwright.sharding.arguments import full_namespace, named_in_full, secondary_throttle
+from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.reads import read_chunk_size
+from shardwright.sharding.namespace import full_namespace, named_in_full, secondary_throttle
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
+from shardwright.sharding.targeting.filters import exact_shard_key
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, decode_document, is_string, raw_document
+from shardwright.wire.frames import next_request_id
+from shardwright.wire.message import op_msg
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, append, decode_document, encode_document, is_string, raw_document
 from shardwright.wire.request import Request
 
 
@@ -36,7 +39,7 @@ async def split(operation: Operation) -> Reply:
     async def attempt(table: RoutingTable) -> None:
         query, bounds, middle = _split_arguments(operation.request)
         if middle is not None:
-            chunk, split_key = chunk_of_middle(table, middle)
+            chunk, split_key = _chunk_of_middle(table, middle)
         else:
             chunk = chunk_of_query(table, query) if query is not None else chunk_of_bounds(table, bounds or [])
             split_key = await _median_key(operation, table, chunk)
@@ -69,7 +72,7 @@ async def merge_chunks(operation: Operation) -> Reply:
             raise PlainError(f"no {name} key specified")
 
     async def attempt(table: RoutingTable) -> None:
-        low, high = checked_bounds(table, bounds)
+        low, high = _checked_bounds(table, bounds)
         owner = table.shard_for_key(table.key_pattern.key_bytes(low))
         merging = {
             "mergeChunks": str(table.namespace),
@@ -153,7 +156,7 @@ def two_bounds(bounds: list[bytes]) -> list[bytes]:
 
 async def _median_key(operation: Operation, table: RoutingTable, chunk: RoutedChunk) -> bytes:
     """Find the key in the middle of a chunk's documents on the owning shard."""
-    keys = await split_vector(operation, table, chunk.shard, chunk.min, chunk.max, force=True)
+    keys = await _split_vector(operation, table, chunk.shard, chunk.min, chunk.max, force=True)
     if not keys:
         raise CommandError(ErrorCode.CannotSplit, "Unable to find median in chunk because chunk is indivisible.")
     return keys[0]
@@ -253,7 +256,7 @@ async def _lower_bound(operation: Operation, high: bytes) -> bytes:
         raise CommandError(ErrorCode.InvalidOptions, f"'max' is not a key of the pattern {table.key_pattern}")
     chunk = table.chunk_before_key(table.key_pattern.key_bytes(last))
     bytes_max = Int64(await _chunk_bytes_max(operation, table))
-    keys = await split_vector(operation, table, chunk.shard, chunk.min, last, maxChunkSizeBytes=bytes_max)
+    keys = await _split_vector(operation, table, chunk.shard, chunk.min, last, maxChunkSizeBytes=bytes_max)
     # The keys are half of that size apart, and less than half may follow the last one.
     return keys[-2] if len(keys) > 1 else chunk.min
 
@@ -310,3 +313,103 @@ async def split_vector_unsharded(operation: Operation) -> Reply:
         return (await send_to_one(operation, routing.primary, frame, may_repeat=True)).for_client()
 
     return await with_routing(operation, str(named_in_full(operation.request)), attempt)
+
+
+async def _split_vector(
+    operation: Operation,
+    table: RoutingTable,
+    shard_id: str,
+    low: bytes,
+    high: bytes,
+    **how: Any,  # noqa: ANN401 - options of the command
+) -> list[bytes]:
+    """Return the keys that the shard's ``splitVector`` finds between two bounds, in order.
+
+    Args:
+        shard_id: the owner of the range.
+        low, high: bounds of the range, shard key documents.
+        how: ``force: True`` for one key in the middle, or ``maxChunkSizeBytes`` for keys half that size apart.
+
+    Raises:
+        CommandError: StaleConfig; or the shard's error.
+    """
+    question = bson.encode(
+        {
+            "splitVector": str(table.namespace),
+            "keyPattern": raw_document(table.key_pattern.document),
+            "min": raw_document(low),
+            "max": raw_document(high),
+            **how,
+            "$db": "admin",
+        }
+    )
+    frame = op_msg(append(question, table.shard_version_element(shard_id)), request_id=next_request_id())
+    try:
+        reply = await send_to_one(operation, shard_id, frame, may_repeat=True)
+    except StaleRoutingError as stale:  # the chunk has just changed, so the choice of the range is outdated, too
+        raise stale.error from stale
+    reply.raise_for_error()
+    keys: list[dict[str, Any]] = reply.get(b"splitKeys", [])
+    return [encode_document(key) for key in keys]
+
+
+def chunk_of_query(table: RoutingTable, query: bytes) -> RoutedChunk:
+    """Return the chunk of the shard key in a query.
+
+    Raises:
+        PlainError: the query does not contain a full shard key.
+    """
+    key = exact_shard_key(query, table.key_pattern)
+    if key is None:
+        raise PlainError(f"no shard key found in chunk query {document_text(query)}")
+    return table.chunk_for_key(table.key_pattern.key_bytes(key))
+
+
+def _chunk_of_middle(table: RoutingTable, middle: bytes) -> tuple[RoutedChunk, bytes]:
+    """Return the chunk to split at a key, and the key with its fields in the pattern's order.
+
+    Raises:
+        PlainError: it is not a key of this collection, or already a bound.
+    """
+    key = table.key_pattern.normalize(middle)
+    if key is None:
+        raise PlainError(
+            f"new split key {document_text(middle)} is not valid for shard key pattern {table.key_pattern}"
+        )
+    key_bytes = table.key_pattern.key_bytes(key)
+    chunk = table.chunk_for_key(key_bytes)
+    if key_bytes in (chunk.min_key, chunk.max_key):
+        raise PlainError(
+            f"new split key {document_text(key)} is a boundary key of existing chunk "
+            f"[{document_text(chunk.min)},{document_text(chunk.max)})"
+        )
+    return chunk, key
+
+
+def chunk_of_bounds(table: RoutingTable, bounds: list[bytes]) -> RoutedChunk:
+    """Return the chunk with exactly these two bounds.
+
+    Raises:
+        PlainError: the bounds are not keys of this collection, or no chunk has them.
+    """
+    low, high = _checked_bounds(table, bounds)
+    encode = table.key_pattern.key_bytes
+    chunk = table.chunk_for_key(encode(low))
+    if (chunk.min_key, chunk.max_key) != (encode(low), encode(high)):
+        raise PlainError(f"no chunk found with the shard key bounds [{document_text(low)}, {document_text(high)})")
+    return chunk
+
+
+def _checked_bounds(table: RoutingTable, bounds: list[bytes]) -> tuple[bytes, bytes]:
+    """Return two bounds as shard key documents with the fields in the pattern's order.
+
+    Raises:
+        PlainError: they are not keys of this collection.
+    """
+    low, high = (table.key_pattern.normalize(bound) for bound in bounds)
+    if low is None or high is None:
+        raise PlainError(
+            f"shard key bounds [{document_text(bounds[0])},{document_text(bounds[1])}) are not valid for shard key "
+            f"pattern {table.key_pattern}"
+        )
+    return low, high

@@ -2,14 +2,12 @@
 
 from typing import Any, Final
 
-from shardwright.router.commands.chunks import fresh_table, two_bounds
+from shardwright.router.commands.chunks import chunk_of_bounds, chunk_of_query, fresh_table, two_bounds
 from shardwright.router.commands.sharding import MAJORITY
-from shardwright.router.ddl.chunk_choice import chunk_of_bounds, chunk_of_query
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.sharding.arguments import full_namespace
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, full_namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

@@ -7,8 +7,8 @@ from bson.binary import UUID_SUBTYPE, Binary
 from bson.raw_bson import RawBSONDocument
 
 from shardwright.router.access.needs import visible_collections
-from shardwright.router.ddl.collections import are_options_equal, merge_validation
 from shardwright.router.ddl.coordinated import MAJORITY, command_body, coordinated_command
+from shardwright.router.ddl.merged_replies import are_options_equal, merge_validation
 from shardwright.router.operations.cursor_opening import open_on_one_shard
 from shardwright.router.operations.listed_collection import COLLECTION_UUID, listed_collection
 from shardwright.router.operations.operation import Operation
@@ -20,20 +20,17 @@ from shardwright.router.operations.scatter import (
     send_to_owning_shards,
     send_to_primary_shard,
 )
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import answer_of, raise_worst
-from shardwright.sharding.arguments import named_in_full
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, named_in_full
 from shardwright.wire.arguments import Arguments, Strictness
-from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import append, encode_elements, without
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, is_valid_database_name
 
 
 async def create(operation: Operation) -> Reply:

@@ -6,10 +6,9 @@ from typing import Any, Final
 import bson
 import trio
 from bson.binary import UUID_SUBTYPE, Binary
-from bson.int64 import Int64
 
 from shardwright.daemon.current_op import find_operations, found_operations
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.access.access_control import not_authorized
 from shardwright.router.access.needs import TO_END_OTHERS, of_user
 from shardwright.router.cursors.open_cursor import NO_USER
@@ -22,7 +21,7 @@ from shardwright.router.operations.local_operations import (
     user_of,
 )
 from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_documents import aggregate_own_documents
+from shardwright.router.operations.router_documents import answer_with_own_documents
 from shardwright.router.operations.scatter import scatter
 from shardwright.router.pipelines.split import shard_name_stage
 from shardwright.router.pipelines.stages import check_stages
@@ -32,10 +31,8 @@ from shardwright.router.processes.siblings import (
     tell_siblings,
     user_of_sibling,
 )
-from shardwright.router.reads.aggregate import batch_size
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import raise_worst
-from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -43,15 +40,12 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import ARRAY, STRING, decode_document, is_string, spans
-from shardwright.wire.type_names import type_name_of
+from shardwright.wire.rawbson import ARRAY, STRING, decode_document, is_string, spans, type_name_of
 
 logger = get_logger("router.operations")
 
 _KILL_SECONDS_MAX = 10.0
 """Longest search on a shard for the remains of a killed operation."""
-
-_FIRST_BATCH = 101
 
 HAS_INTERRUPTED: Final = "hasInterrupted"
 """The field that reports to another process of the router whether the operation to kill was here."""
@@ -69,20 +63,13 @@ def is_about_local_operations(operation: Operation, pipeline: Pipeline) -> bool:
 async def aggregate_local_operations(operation: Operation, pipeline: Pipeline) -> Reply:
     """Run a pipeline for which `is_about_local_operations` holds.
 
-    Without further stages no shard is involved, so that a router shows its operations even while all shards are down.
-
     Raises:
         CommandError: TypeMismatch, FailedToParse; or the shard that evaluates further stages failed.
     """
     check_stages(pipeline)
     wanted = CurrentOpArguments.parse(pipeline.stages[0].specification)
     documents = fitting(await _of_all_processes(operation, wanted))
-    size = batch_size(operation.request)
-    if len(pipeline.stages) == 1 and len(documents) <= (_FIRST_BATCH if size is None else size):
-        namespace = str(Namespace.collectionless_aggregate("admin"))
-        return {"cursor": {"firstBatch": documents, "id": Int64(0), "ns": namespace}}
-    any_shard = await operation.context.shards.any_id()
-    return await aggregate_own_documents(operation, documents, pipeline, any_shard)
+    return await answer_with_own_documents(operation, documents, pipeline)
 
 
 def answer_sibling(operation: Operation) -> Reply:

@@ -8,31 +8,33 @@ from typing import Final
 import bson
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.privileges import CLUSTER, NO_PRIVILEGES, Resource
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import CLUSTER, NO_PRIVILEGES, Resource, UserName
 from shardwright.router.access.access_control import AccessControl, not_authorized
 from shardwright.router.access.needs import Need
 from shardwright.router.change_streams.errors import labelled
-from shardwright.router.change_streams.stream_cursor import ChangeStreamCursor
+from shardwright.router.change_streams.stream_stage import ChangeStreamStage
 from shardwright.router.context.options import FAIL_GET_MORE
-from shardwright.router.cursors.cursor import GetMore
-from shardwright.router.cursors.merged import MergedCursor
 from shardwright.router.cursors.open_cursor import CursorOwner
+from shardwright.router.exec.merge import MergeStage
+from shardwright.router.exec.shard import ShardStage
+from shardwright.router.exec.stage import GetMore
 from shardwright.router.lookup.aggregate import aggregate_view
 from shardwright.router.operations.cursor_opening import (
-    answer_first_batch,
+    OpenedRead,
+    answer_cursor,
     open_on_one_shard,
     open_on_shards,
     snapshot_of,
 )
 from shardwright.router.operations.nonexistent_namespace import check_is_missing, check_query
-from shardwright.router.operations.operation import Operation, PassedOn
+from shardwright.router.operations.operation import ContinuedOn, Merged, Operation, PassedOn
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting, collation_unless_simple, shards_for_read
 from shardwright.router.processes.siblings import on_behalf_of, user_of_sibling, without_mark
 from shardwright.router.processes.workers import forward_to_holder, holder_socket
 from shardwright.router.reads.find_arguments import (
+    REFUSED_TOKEN,
     FindArguments,
     GetMoreArguments,
     allows_partial_results,
@@ -41,10 +43,10 @@ from shardwright.router.reads.find_arguments import (
     filter_of,
     is_immortal,
     patience_seconds,
+    requests_resume_token,
 )
 from shardwright.router.reads.read_concern import at_time
 from shardwright.router.reads.result_merger import ResultMerger, ShareTooSmallError
-from shardwright.router.reads.targeting import collation_unless_simple, shards_for_read
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
@@ -53,7 +55,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, missing_field, wrong_type
 from shardwright.wire.rawbson import ARRAY, INT64, append, decode_value, encode_elements, spans
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 
 @may_run_in_reactor
@@ -61,6 +63,10 @@ async def find(operation: Operation) -> Reply:
     """Returns documents that match a filter, from one shard or merged from several."""
     namespace = operation.namespace
     check_for_mongos(operation.request)
+    if requests_resume_token(operation.request):
+        await in_own_task()
+        await check_query(operation)
+        raise CommandError(ErrorCode.BadValue, REFUSED_TOKEN)
     filter_document = filter_of(operation.request)
     collation = collation_of(operation.request)
 
@@ -87,7 +93,7 @@ async def find(operation: Operation) -> Reply:
     try:
         return await with_routing(operation, namespace, attempt)
     except ShardedViewError as error:
-        return await aggregate_view(operation, error)
+        return await answer_cursor(await aggregate_view(operation, error))
     except CommandError as error:
         check_is_missing(operation, error)
         await in_own_task()
@@ -108,7 +114,9 @@ async def _find_on_shards(
     """
     arguments = FindArguments.parse(operation.request)
     share = None
-    if time is None and operation.transaction is None:
+    if operation.begun_shares:
+        (share,), operation.begun_shares = operation.begun_shares, ()
+    elif time is None and operation.transaction is None:
         share = arguments.share(routing.limit_shares, len(shards))
     if share is not None:
         try:
@@ -148,7 +156,7 @@ async def _find_shares(
     merger = ResultMerger(
         len(replies), order=field_order or arguments.order, skip=arguments.skip, limit=arguments.limit, share=share
     )
-    cursor = MergedCursor(
+    root = MergeStage(
         operation.sender,
         routing.namespace,
         replies,
@@ -157,13 +165,15 @@ async def _find_shares(
         is_partial=len(replies) < len(shards),
         at_cluster_time=time,
     )
-    return await answer_first_batch(
-        operation,
-        cursor,
-        arguments.batch_size,
+    answer = await answer_cursor(
+        OpenedRead(operation, root, routing.namespace, arguments.batch_size),
         is_single_batch=arguments.is_single_batch,
         is_immortal=is_immortal(request),
     )
+    if root.is_exhausted and time is None and not arguments.allows_partial_results:
+        merged = Merged(shards, arguments, field_order or arguments.order, field_order is None, share)
+        operation.passed_on = PassedOn(routing, shards[0], preference=operation.read_preference, merged=merged)
+    return answer
 
 
 async def get_more(operation: Operation) -> Reply:
@@ -180,10 +190,14 @@ async def get_more(operation: Operation) -> Reply:
     owner = CursorOwner.of(request, operation.user if user is None else user.digest)
     await _check_privileges(operation, arguments.cursor_id, owner, user)
     with cursors.checked_out(arguments.cursor_id, arguments.namespace, owner, operation.client) as entry:
-        operation.targeted = tuple(remote.shard_id for remote in entry.cursor.remotes if not remote.is_exhausted)
+        root = entry.cursor.root
+        operation.targeted = tuple(remote.shard_id for remote in root.remotes if not remote.is_exhausted)
         get_more = GetMore(request, operation.client, entry.id, arguments.batch_size, arguments.max_time_ms)
-        with labelled() if isinstance(entry.cursor, ChangeStreamCursor) else nullcontext():
+        operation.relayed = get_more.relayed
+        with labelled() if isinstance(root, ChangeStreamStage) else nullcontext():
             operation.context.fail_points.fail_if_on(FAIL_GET_MORE)
+            if user is None and isinstance(root, ShardStage) and root.plain_remote is not None:
+                operation.passed_on = ContinuedOn(arguments.namespace)
             return await entry.cursor.next_batch(get_more)
     raise AssertionError("a checked out cursor answers or raises")
 

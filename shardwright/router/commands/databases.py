@@ -4,12 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from shardwright.daemon.privileges import CLUSTER
+from shardwright.daemon.users import CLUSTER
 from shardwright.router.access.needs import Need, may_see_database
-from shardwright.router.ddl.collections import merge_collection_stats, scale_of
 from shardwright.router.ddl.coordinated import command_body
-from shardwright.router.ddl.databases import merge_database_lists, merge_database_stats
-from shardwright.router.ddl.shard_replies import merge_raw
+from shardwright.router.ddl.merged_replies import (
+    merge_collection_stats,
+    merge_database_lists,
+    merge_database_stats,
+    merge_raw,
+    scale_of,
+)
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import on_buckets_if_sharded
 from shardwright.router.operations.scatter import (
@@ -20,15 +24,15 @@ from shardwright.router.operations.scatter import (
 )
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import answer_of, raise_worst
-from shardwright.sharding.arguments import named_in_full
+from shardwright.sharding.namespace import named_in_full
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, measurements_of
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.arguments import Arguments, clamp_int64
-from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, missing_field
 from shardwright.wire.rawbson import append, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY_PREFERRED
+from shardwright.wire.request import is_valid_database_name
 
 _SEES_ALL = Need("listDatabases", CLUSTER)
 

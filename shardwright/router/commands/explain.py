@@ -3,50 +3,44 @@
 For an aggregation it shows ``shardsPart`` and ``mergerPart``.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Literal
 
 from shardwright.router.change_streams.specification import CHANGE_STREAM
-from shardwright.router.commands.map_reduce import refuse_view
+from shardwright.router.commands.map_reduce import MapReduce, internal_error, refuse_view
+from shardwright.router.context.options import MONGODB_VERSION
 from shardwright.router.lookup.aggregate import split_at_join
-from shardwright.router.operations.aggregation_plan import (
-    NO_FOREIGN_COLLECTIONS,
-    AggregationPlan,
-    check_out_targets,
-    foreign_collections,
-    plan_aggregation,
-)
+from shardwright.router.operations.aggregation_plan import AggregationPlan, SplitPlan, complete, split
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.collectionless import is_run_by_router, shards_without_collection
-from shardwright.router.operations.explained_shards import about_server, explained_by
-from shardwright.router.operations.merge_writes import merge_target, names_fields
+from shardwright.router.operations.involved_collections import NO_FOREIGN_COLLECTIONS, foreign_collections, merge_target
 from shardwright.router.operations.nonexistent_namespace import unless_missing
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
-from shardwright.router.operations.router_documents import check_distribution
-from shardwright.router.pipelines.commands import NEEDS_MERGE, explained_split, merge_type
-from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING, check_stages, check_update_stages
-from shardwright.router.pipelines.targeting import shards_for_pipeline
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.operations.scatter import scatter
+from shardwright.router.pipelines.commands import NEEDS_MERGE, shards_for_pipeline
+from shardwright.router.pipelines.stages import WRITING, check_stages, check_update_stages
+from shardwright.router.placement.routing_info import CollectionRouting, shards_for_read
 from shardwright.router.reads.explain import (
     ExplainedCommand,
+    ShardExplain,
     explain_aggregate_reply,
     explain_reply,
     explain_router_reply,
     explains_aggregation,
     passed_through,
+    wrapped,
 )
-from shardwright.router.reads.find_arguments import refuse_ntoreturn
-from shardwright.router.reads.map_reduce import MapReduce, internal_error
-from shardwright.router.reads.targeting import shards_for_read
+from shardwright.router.reads.find_arguments import check_explained
 from shardwright.router.reads.views import ResolvedView, not_on_view
 from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError
+from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError, answer_in, raise_worst
+from shardwright.sharding.cluster_time import unpack_timestamp
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.pipeline import Pipeline
 from shardwright.sharding.pipelines.pushdown import moved_forward
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement
@@ -57,11 +51,12 @@ from shardwright.sharding.targeting.writes import (
     target_find_and_modify,
     target_update,
 )
-from shardwright.sharding.timestamps import unpack_timestamp
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.pipelines import with_stages
+from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, STRING, append, decode_document
+from shardwright.wire.request import raw_elements, with_stages
 
 
 async def explain_aggregate(
@@ -73,26 +68,18 @@ async def explain_aggregate(
         StaleRoutingError: a shard refused the versions.
         ShardedViewError: the collection is a view that no single shard can run.
     """
-    pipeline = Pipeline.parse(explained.request)
-    if routing.is_sharded:
-        check_distribution(pipeline, operation.request.db)
-    await check_out_targets(operation, pipeline)
-    if pipeline.first in COLLECTIONLESS:
-        await check_pipeline(operation.part(explained.request))
-    pipeline = moved_forward(pipeline)
-    by_router: tuple[Stage, ...] = ()
-    target = await merge_target(operation, pipeline)
-    if target is not None and names_fields(pipeline.stages[-1]):
-        await check_pipeline(operation.part(explained.request), target.primary)
-    if target is not None and target.is_sharded:
-        pipeline, by_router = Pipeline(pipeline.stages[:-1]), pipeline.stages[-1:]
+    pipeline = moved_forward(Pipeline.parse(explained.request))
     versions = {shard: routing.versions_for(shard) for shard in shards}
-    source = _Source(routing.namespace, versions, is_passed_on=not routing.is_sharded)
+    plan = AggregationPlan(operation.part(explained.request), pipeline, pipeline, routing.namespace, routing, versions)
+    is_passed_on = not routing.is_sharded
     try:
-        return await _explain(operation, source, explained, pipeline, by_router)
+        return await _explain(operation, await complete(plan), explained, is_passed_on=is_passed_on)
     except JoinNeededError as error:
-        before, joined = split_at_join(pipeline, operation.request.db, error.elsewhere)
-        return await _explain(operation, source, explained, Pipeline(before), joined + by_router)
+        before, joined = split_at_join(plan.pipeline, operation.request.db, error.elsewhere)
+        plan.pipeline = plan.ordered = Pipeline(before)
+        plan.by_router = joined + plan.by_router
+        await split(plan)
+        return await _explain(operation, plan, explained, is_passed_on=is_passed_on)
 
 
 async def explain_without_collection(operation: Operation, explained: ExplainedCommand) -> Reply:
@@ -103,74 +90,53 @@ async def explain_without_collection(operation: Operation, explained: ExplainedC
 
     async def explanation() -> Reply:
         shards = await shards_without_collection(part, pipeline)
-        elements = dict.fromkeys(shards, b"")
         if not is_run_by_router(pipeline):
             await check_pipeline(part)
-            source = _Source(namespace, elements, is_passed_on=False)
-            return await _explain(operation, source, explained, moved_forward(pipeline), ())
-        said = await explained_by(
+            ordered = moved_forward(pipeline)
+            plan = AggregationPlan(part, ordered, ordered, namespace, versions=dict.fromkeys(shards, b""))
+            await split(plan)
+            return await _explain(operation, plan, explained, is_passed_on=False)
+        said = await _explained_by(
             operation, explained.body, explained.verbosity, {operation.context.shards.reachable_of(shards): b""}
         )
         shown = decode_document(explained.body)
-        return explain_router_reply(said[0], about_server(operation, said), operation.context.options.address, shown)
+        return explain_router_reply(said[0], _about_server(operation, said), operation.context.options.address, shown)
 
     return await unless_missing(part, explanation(), empty_cursor(namespace))
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The input of an aggregation.
-
-    Attributes:
-        versions: the version elements for each targeted shard.
-        is_passed_on: whether mongos forwards the aggregation unless it writes, so that the shard explains it.
-    """
-
-    namespace: str
-    versions: Mapping[str, bytes]
-    is_passed_on: bool
-
-
 async def _explain(
-    operation: Operation,
-    source: _Source,
-    explained: ExplainedCommand,
-    pipeline: Pipeline,
-    by_router: tuple[Stage, ...],
+    operation: Operation, plan: AggregationPlan, explained: ExplainedCommand, *, is_passed_on: bool
 ) -> Reply:
-    """Explain a pipeline; the router itself executes ``by_router`` after it.
+    """Explain a pipeline by its plan and the explanations of the shards.
+
+    Args:
+        is_passed_on: whether mongos forwards the aggregation unless it writes, so that the shard explains it.
 
     Raises:
         JoinNeededError: no shard has all other collections that the pipeline reads.
     """
-    shards = tuple(source.versions)
-    plan = await plan_aggregation(operation, pipeline, shards)
-    if pipeline.first == CHANGE_STREAM or (plan is None and by_router):
-        plan = AggregationPlan(pipeline.stages, ())
-    if plan is not None:  # no shard receives the whole pipeline to check
-        await _check(operation.part(explained.request))
+    pipeline, versions = plan.pipeline, plan.versions or {}
+    if pipeline.first == CHANGE_STREAM or (plan.split is None and plan.by_router):
+        plan.split = SplitPlan(pipeline.stages, ())
     body, foreign = explained.body, NO_FOREIGN_COLLECTIONS
-    if plan is not None:
-        body = with_stages(body, tuple(stage.raw for stage in plan.shards_part))
-        if plan.needs_merge:
+    if plan.split is not None:
+        await _check(plan.operation)  # no shard receives the whole pipeline to check
+        pipeline = Pipeline(plan.split.shards_part)
+        body = with_stages(body, tuple(stage.raw for stage in pipeline.stages))
+        if plan.split.needs_merge:
             body = append(body, NEEDS_MERGE)
-    if len(shards) == 1:
-        on_shard = pipeline if plan is None else Pipeline(plan.shards_part)
-        foreign = await foreign_collections(operation, on_shard, shards[0], operation.read_preference)
+    if len(versions) == 1:
+        foreign = await foreign_collections(operation, pipeline, plan.shards[0], operation.read_preference)
     with foreign.blamed():
-        elements = {shard: versions + foreign.version_elements for shard, versions in source.versions.items()}
-        said = await explained_by(operation, body, explained.verbosity, elements)
-    server = about_server(operation, said)
-    if plan is None and source.is_passed_on and not WRITING.intersection(pipeline.names):
+        elements = {shard: each + foreign.version_elements for shard, each in versions.items()}
+        said = await _explained_by(operation, body, explained.verbosity, elements)
+    server = _about_server(operation, said)
+    if plan.split is None and is_passed_on and not WRITING.intersection(pipeline.names):
         return passed_through(said[0], server, explained.shown)
+    merging, described = (None, None) if plan.split is None else plan.describe()
     command = explained.shown or decode_document(explained.body)
-    if plan is None:
-        return explain_aggregate_reply(said, None, None, server, command)
-    split = explained_split(plan.shards_part, (*plan.merger_part, *by_router), source.namespace, plan.sort)
-    merging = "anyShard"  # as for a $merge into a sharded collection, which the shards execute in parallel
-    if not (by_router and by_router[-1].name == "$merge"):
-        merging = merge_type(plan.merger_part, may_spill=bool(explained.request.get(b"allowDiskUse")))
-    return explain_aggregate_reply(said, merging, split, server, command)
+    return explain_aggregate_reply(said, merging, described, server, command)
 
 
 async def _check(whole: Operation) -> None:
@@ -192,7 +158,7 @@ async def explain(operation: Operation) -> Reply:
     explained = ExplainedCommand.parse(operation.request, operation.context.commands.__contains__)
     check_update_stages(explained.request)
     if explained.name == "find":
-        refuse_ntoreturn(explained.request)
+        check_explained(explained.request)
     if explained.name == "mapReduce":
         return await _explain_map_reduce(operation, explained)
     return await explain_command(operation, explained)
@@ -219,7 +185,7 @@ async def explain_command(
         if explained.name == "aggregate":
             return await explain_aggregate(operation, routing, explained, shards)
         versions = {shard: routing.versions_for(shard) for shard in shards}
-        said = await explained_by(
+        said = await _explained_by(
             operation,
             explained.body,
             explained.verbosity,
@@ -229,7 +195,7 @@ async def explain_command(
             ),
         )
         milliseconds = int((perf_counter() - started) * 1000)
-        server, command = about_server(operation, said), explained.request.document
+        server, command = _about_server(operation, said), explained.request.document
         if explains_aggregation(said[0].reply):
             return passed_through(said[0], server)
         return explain_reply(explained.stage(len(shards)), explained.verbosity, said, milliseconds, server, command)
@@ -244,7 +210,14 @@ async def explain_command(
             raise not_on_view(namespace) from error
         if not rounds_left:
             raise error.error from error
-        on_view = explained.on_view(ResolvedView.of(error.body))
+        try:
+            on_view = explained.on_view(ResolvedView.of(error.body))
+        except CommandError as refusal:
+            if refusal.code in _OF_PARSING:
+                raise
+            # Mongos receives it from the shard.
+            view = await operation.context.routing.find(str(namespace))
+            raise refusal if view is None else _failed_on(view.primary, refusal) from error
         return await explain_command(operation, on_view, rounds_left=rounds_left - 1)
 
 
@@ -292,3 +265,73 @@ def _destination(
     if isinstance(found, CommandError):
         raise found
     return found
+
+
+_OUTER_FIELDS: Final = (b"lsid", b"$readPreference", b"readConcern", b"comment", b"maxTimeMS", b"$clusterTime", b"$db")
+"""Fields of the client's command that are copied to a shard's ``explain``."""
+
+
+def _as_it_is(_error: CommandError) -> bool:
+    return False
+
+
+async def _explained_by(
+    operation: Operation,
+    inner: bytes,
+    verbosity: str,
+    elements: Mapping[str, bytes],
+    *,
+    names_shard: Callable[[CommandError], bool] = _as_it_is,
+) -> list[ShardExplain]:
+    """Collect the shards' explanations of a command.
+
+    Args:
+        elements: the shards to query, each with raw elements to add, such as the versions.
+        names_shard: whether the client's error names the shard of this error.
+
+    Raises:
+        StaleRoutingError: a shard refused the versions.
+    """
+    request = operation.request
+    outer = wrapped(inner, verbosity, raw_elements(request, _OUTER_FIELDS))
+    frames = {
+        shard: op_msg(append(outer, each), request_id=request.message.request_id) for shard, each in elements.items()
+    }
+    replies = await scatter(operation, frames, preference=operation.read_preference, may_repeat=True)
+    try:
+        raise_worst(replies)
+    except CommandError as error:
+        shard = next((reply.shard_id for reply in replies if reply.error is error), None)
+        if shard is None or has_category(error.code, Category.NETWORK) or not names_shard(error):
+            raise
+        raise _failed_on(shard, error) from error
+    registry = operation.context.shards
+    return [
+        ShardExplain(
+            reply.shard_id,
+            (await registry.get(reply.shard_id)).connection_string,
+            reply.address,
+            answer_in(reply.document),
+        )
+        for reply in replies
+    ]
+
+
+def _failed_on(shard: str, error: CommandError) -> CommandError:
+    """Return the client's error for an error of a shard that explains a command."""
+    message = f"Explain command on shard {shard} failed :: caused by :: {error.message}"
+    return CommandError(error.code, message, labels=error.labels, extra=error.extra)
+
+
+def _about_server(operation: Operation, shards: Sequence[ShardExplain]) -> dict[str, Any]:
+    """Return the fields about the server; the parameters are the shards', because they limit the shards' stages."""
+    own = HostAndPort.parse(operation.context.options.address)
+    return {
+        "serverInfo": {
+            "host": own.host,
+            "port": own.port,
+            "version": MONGODB_VERSION,
+            "gitVersion": "unknown",
+        },
+        **({"serverParameters": shards[0].reply["serverParameters"]} if "serverParameters" in shards[0].reply else {}),
+    }

@@ -16,13 +16,12 @@ import bson
 import trio
 from bson.int64 import Int64
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.commands.authentication import authenticate_by_certificate, start_conversation
 from shardwright.router.context.options import MONGODB_VERSION, MONGODB_VERSION_ARRAY
-from shardwright.router.operations.failing_calls import call_of, fail_if_asked
+from shardwright.router.operations.fail_command import call_of, fail_if_asked
 from shardwright.router.operations.operation import Operation
-from shardwright.router.replies.reply_builder import Reply
-from shardwright.router.replies.reply_tail import signed
+from shardwright.router.replies.reply_builder import Reply, signed
 from shardwright.wire import compression
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -44,10 +43,9 @@ from shardwright.wire.limits import (
     WRITE_BATCH_OPERATIONS_MAX,
 )
 from shardwright.wire.message import MORE_TO_COME, op_msg
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, OBJECT, STRING, decode_document
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, OBJECT, STRING, decode_document, type_name
 from shardwright.wire.request import Request
 from shardwright.wire.transport.cluster_auth import EXTERNAL_DATABASE
-from shardwright.wire.type_names import type_name
 
 _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"

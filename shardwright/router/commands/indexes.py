@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from shardwright.router.commands.collections import check_cursor
 from shardwright.router.ddl.coordinated import coordinated_command, creation, replies_of_owners
-from shardwright.router.ddl.shard_replies import merge_raw
+from shardwright.router.ddl.merged_replies import merge_raw
 from shardwright.router.operations.cursor_opening import open_on_one_shard
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import on_buckets_if_sharded, with_routing
@@ -20,18 +20,17 @@ from shardwright.router.operations.scatter import (
     send_to_owning_shards,
     send_to_primary_shard,
 )
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply
+from shardwright.sharding.logical_sessions import NO_USER
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.session_cache import NO_USER
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, missing_field, wrong_type
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import ARRAY, OBJECT, STRING, append, decode_document, encode_elements
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, raw_elements
 
 
 async def drop_indexes(operation: Operation) -> Reply:

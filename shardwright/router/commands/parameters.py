@@ -1,30 +1,36 @@
 """Settings of the router and of the cluster.
 
-The router has parameters, options, recent log lines and the rules for slow operations (``profile``). The config servers
-store settings for all servers: cluster parameters, the feature compatibility version, the user write block, and the
-default read and write concerns.
+The router has parameters (their table is in `router.context.parameters`), options, recent log lines and the rules for
+slow operations (``profile``). The config servers store settings for all servers: cluster parameters, the feature
+compatibility version, the user write block, and the default read and write concerns.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import bson
 from bson.objectid import ObjectId
 
 from shardwright.daemon.logs import LOG_NAMES, recent
+from shardwright.daemon.survey import ask_members, running_routers
 from shardwright.router.context.parameters import PARAMETERS
+from shardwright.router.context.router_context import RouterContext
 from shardwright.router.ddl.coordinated import MAJORITY
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.siblings import is_from_sibling, tell_siblings
 from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.router.replies.shard_reply import answer_in
+from shardwright.sharding.catalog.reads import read_feature_version
+from shardwright.sharding.feature_version import NEWEST, check_obstacles, may_be_obstacle, upgrade_report
 from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
-from shardwright.wire.host_and_port import HostAndPort
+from shardwright.wire.host_and_port import ConnectionString, HostAndPort
 from shardwright.wire.message import op_msg
-from shardwright.wire.rawbson import raw_document
+from shardwright.wire.rawbson import decode_document, raw_document
+from shardwright.wire.transport.client import handshake_document
 
 _NOT_PARAMETERS: Final = GENERIC_ARGUMENTS | {b"getParameter", b"setParameter"}
 
@@ -144,9 +150,37 @@ async def set_feature_compatibility_version(operation: Operation) -> Reply:
 async def finish_upgrade(operation: Operation) -> Reply:
     """Raises the feature version of the cluster once all daemons are of one release, or (dryRun) shows it."""
     arguments = Arguments.of(operation.request)
-    question = {"_configsvrFinishUpgrade": 1, "dryRun": arguments.boolean(b"dryRun"), "writeConcern": MAJORITY}
-    reply = await operation.context.catalog.command(question)
-    return {name: reply[name] for name in ("featureVersion", "newest", "obstacles") if name in reply}
+    is_dry_run = arguments.boolean(b"dryRun")
+    question = {"_configsvrFinishUpgrade": 1, "dryRun": is_dry_run, "writeConcern": MAJORITY}
+    reply: dict[str, Any] = {}
+    try:
+        reply = answer_in(await operation.context.catalog.command(question))
+    except CommandError as error:
+        if error.code != ErrorCode.CommandNotFound:
+            raise
+    if reply.get("newest", 0) >= NEWEST:
+        return reply
+    # The primary of the config servers is of an older release, which does not know what is missing.
+    report = await _survey(operation.context)
+    if not is_dry_run:
+        check_obstacles(report)
+    return report
+
+
+async def _survey(context: RouterContext) -> dict[str, Any]:
+    """Ask all daemons which feature versions they support, as the config servers' primary does."""
+    catalog = context.catalog
+    version = await catalog.read(read_feature_version())
+    await context.shards.reload()
+    sets = [ConnectionString.parse(each.connection_string) for each in context.shards.known()]
+
+    async def routers() -> list[dict[str, Any]]:
+        return [decode_document(each) for each in await catalog.find("mongos", {})]
+
+    members = await ask_members(context.transport, sets, lambda: handshake_document("shardwright-router"))
+    now: datetime = (await catalog.command({"hello": 1}))["localTime"]
+    running = await running_routers(routers, now.replace(tzinfo=UTC), may_be_obstacle)
+    return upgrade_report(version, members, running)
 
 
 _MAJORITY: Final = {"w": "majority"}

@@ -1,9 +1,13 @@
-"""The table of the commands that the router runs for clients."""
+"""The table of the commands that the router runs for clients, and the commands about the table.
+
+``listCommands`` shows the table, and the generic argument ``help: true`` shows one entry. Routers refuse some commands
+of mongods with an error of their own.
+"""
 
 from typing import Final
 
 from shardwright.daemon.certificates import ROTATE_CERTIFICATES
-from shardwright.daemon.commands.command_table import CommandTable
+from shardwright.daemon.command_table import CommandTable
 from shardwright.router.commands import (
     administration,
     aggregations,
@@ -16,11 +20,9 @@ from shardwright.router.commands import (
     cursors,
     databases,
     explain,
-    file_md5,
     hello,
     indexes,
     legacy_commands,
-    list_commands,
     map_reduce,
     parameters,
     server_status,
@@ -31,7 +33,80 @@ from shardwright.router.commands import (
     users,
     writes,
 )
-from shardwright.router.operations.router_command import RouterCommand
+from shardwright.router.operations.operation import Operation, RouterCommand
+from shardwright.router.replies.reply_builder import PlainError, Reply
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
+from shardwright.wire.transport.reactor import may_run_in_reactor
+
+_SHOWN_WITHOUT_AUTHENTICATION: Final = frozenset(
+    {
+        *(
+            "_isSelf",
+            "buildInfo",
+            "configureFailPoint",
+            "connectionStatus",
+            "echo",
+            "getLastError",
+            "getnonce",
+            "hello",
+        ),
+        *("isMaster", "isdbgrid", "listCommands", "ping", "refreshLogicalSessionCacheNow", "waitForFailPoint"),
+        *("authenticate", "saslContinue", "saslStart", "testDeprecation", "whatsmyuri"),
+    }
+)
+"""Commands that MongoDB runs before authentication. Here the test commands among them require a log-in."""
+
+
+async def list_commands(operation: Operation) -> Reply:
+    """All commands of this router."""
+    commands: CommandTable[RouterCommand] = operation.context.commands
+    return {
+        "commands": {
+            entry.name: {
+                "help": entry.help,
+                "requiresAuth": entry.name not in _SHOWN_WITHOUT_AUTHENTICATION,
+                "secondaryOk": entry.reads,
+                "adminOnly": entry.admin_only,
+                "apiVersions": list(entry.api_versions),
+                "deprecatedApiVersions": list(entry.deprecated_api_versions),
+            }
+            for entry in sorted(commands, key=lambda entry: entry.name)
+        }
+    }
+
+
+async def repl_set_get_status(operation: Operation) -> Reply:
+    """Refused by routers; shells use the error to recognize one."""
+    raise _ForMongodError("replSetGetStatus is not supported through mongos")
+
+
+async def compact(operation: Operation) -> Reply:
+    """Not for routers."""
+    raise CommandError(ErrorCode.CommandNotSupported, "compact not allowed through mongos")
+
+
+async def set_free_monitoring(operation: Operation) -> Reply:
+    """Not for routers."""
+    raise CommandError(ErrorCode.CommandFailed, "Free Monitoring commands are not supported on mongos")
+
+
+class _ForMongodError(PlainError):
+    """Carries ``info: "mongos"``, by which clients recognize a router."""
+
+    def reply(self) -> dict[str, object]:
+        """Return the body of the reply."""
+        return {"info": "mongos", **super().reply()}
+
+
+@may_run_in_reactor
+async def help_if_asked(operation: Operation, command: RouterCommand) -> bytes | None:
+    """Describe a command if its field ``help`` is true by MongoDB's rules for values of any type."""
+    value = operation.request.get(b"help")
+    if value is None or value is False or value == 0:
+        return None
+    return operation.framed({"help": f"help for: {command.name} {command.help}"})
+
 
 # fmt: off
 ROUTER_COMMANDS: Final = CommandTable(
@@ -129,7 +204,7 @@ ROUTER_COMMANDS: Final = CommandTable(
         # explain
         RouterCommand("explain", explain.explain, reads=True, api_versions=("1",)),
         # file_md5
-        RouterCommand("filemd5", file_md5.file_md5, reads=True),
+        RouterCommand("filemd5", legacy_commands.file_md5, reads=True),
         # hello
         RouterCommand("hello", hello.hello, deadline_from_max_time=False, api_versions=("1",)),
         RouterCommand("isMaster", hello.hello, aliases=("ismaster",), deadline_from_max_time=False),
@@ -159,10 +234,10 @@ ROUTER_COMMANDS: Final = CommandTable(
             arguments=("filename", "bufferSize", "maxFileSize")),
         RouterCommand("stopRecordingTraffic", legacy_commands.stop_recording_traffic, arguments=()),
         # list_commands
-        RouterCommand("listCommands", list_commands.list_commands),
-        RouterCommand("replSetGetStatus", list_commands.repl_set_get_status, admin_only=True),
-        RouterCommand("compact", list_commands.compact),
-        RouterCommand("setFreeMonitoring", list_commands.set_free_monitoring, admin_only=True),
+        RouterCommand("listCommands", list_commands),
+        RouterCommand("replSetGetStatus", repl_set_get_status, admin_only=True),
+        RouterCommand("compact", compact),
+        RouterCommand("setFreeMonitoring", set_free_monitoring, admin_only=True),
         # map_reduce
         RouterCommand("mapReduce", map_reduce.map_reduce, aliases=("mapreduce",), supports_write_concern=True),
         # parameters

@@ -19,9 +19,8 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
 from shardwright.router.processes.siblings import tell_siblings
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.cluster_time import unpack_timestamp
 from shardwright.wire.arguments import Arguments
-from shardwright.wire.discovery.server import Server, ServerType
 from shardwright.wire.host_and_port import HostAndPort
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
 from shardwright.wire.transport.pool import PoolStatistics
@@ -52,7 +51,7 @@ def pool_statistics(context: RouterContext) -> dict[str, Any]:
         },
         "hosts": _by_host(hosts),
         "numReplicaSetMonitorsCreated": len(monitors),
-        "replicaSets": {monitor.set_name: {"hosts": _members(monitor)} for monitor in monitors},
+        "replicaSets": {monitor.set_name: monitor.description() for monitor in monitors},
     }
 
 
@@ -90,23 +89,6 @@ def _numbers(pools: Iterable[PoolStatistics]) -> dict[str, int]:
 
 def _by_host(hosts: Mapping[str, PoolStatistics]) -> dict[str, Any]:
     return {address: _numbers([pool]) for address, pool in sorted(hosts.items())}
-
-
-def _members(monitor: ReplicaSetMonitor) -> list[dict[str, Any]]:
-    return [_member(server) for _, server in sorted(monitor.members.items())]
-
-
-def _member(server: Server) -> dict[str, Any]:
-    known = server.type in (ServerType.PRIMARY, ServerType.SECONDARY, ServerType.ARBITER, ServerType.OTHER)
-    return {
-        "addr": server.address,
-        "ok": known,
-        "ismaster": server.type is ServerType.PRIMARY,
-        "hidden": False,
-        "secondary": server.type is ServerType.SECONDARY,
-        "pingTimeMillis": int((server.round_trip_seconds or 0) * 1000),
-        **({"tags": dict(server.tags)} if server.tags else {}),
-    }
 
 
 _COUNTED: Final = {"query": "find", "getmore": "getMore"}

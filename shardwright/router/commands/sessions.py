@@ -19,7 +19,7 @@ import bson
 import trio
 from bson.binary import UUID_SUBTYPE, Binary
 
-from shardwright.daemon.privileges import CLUSTER
+from shardwright.daemon.users import CLUSTER
 from shardwright.router.access.needs import Need
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import scatter
@@ -28,15 +28,14 @@ from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply, raise_worst
 from shardwright.router.sessions.session_refresh import refresh_sessions as refresh_sessions_of_router
 from shardwright.router.sessions.session_work import end_work
-from shardwright.sharding import session_patterns
-from shardwright.sharding.session_cache import NO_USER, SessionId
-from shardwright.sharding.session_patterns import ALL_SESSIONS, MeantSessions
-from shardwright.wire.discovery.server import ServerType
+from shardwright.sharding import logical_sessions
+from shardwright.sharding.logical_sessions import ALL_SESSIONS, NO_USER, MeantSessions, SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import PRIMARY
+from shardwright.wire.topology import ServerType
 from shardwright.wire.transport.client import decode_reply
 
 _TELLING_SECONDS_MAX: Final = 1.0
@@ -99,13 +98,13 @@ async def kill_sessions(operation: Operation) -> Reply:
 
 async def kill_all_sessions(operation: Operation) -> Reply:
     """Ends the sessions of the users named, or all."""
-    await _kill(operation, session_patterns.users(operation.request))
+    await _kill(operation, logical_sessions.users(operation.request))
     return {}
 
 
 async def kill_all_sessions_by_pattern(operation: Operation) -> Reply:
     """Ends the sessions that match a pattern, or all."""
-    await _kill(operation, session_patterns.patterns(operation.request))
+    await _kill(operation, logical_sessions.patterns(operation.request))
     return {}
 
 
@@ -114,7 +113,7 @@ def _named_sessions(operation: Operation) -> frozenset[SessionId]:
     access = operation.context.access
     enough = (_TO_NAME_OTHERS, _TO_KILL_OTHERS) if operation.request.name == "killSessions" else (_TO_NAME_OTHERS,)
     may_name_others = access is None or any(access.allows(operation.client, need) for need in enough)
-    return session_patterns.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
+    return logical_sessions.sessions(operation.request, operation.user or NO_USER, may_name_others=may_name_others)
 
 
 async def _kill(operation: Operation, sessions: MeantSessions) -> None:

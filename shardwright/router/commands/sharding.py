@@ -11,15 +11,14 @@ from uuid import uuid4
 import bson
 from bson.binary import Binary
 
-from shardwright.router.ddl.collections import check_time_series
 from shardwright.router.ddl.coordinated import command_body
+from shardwright.router.ddl.merged_replies import check_time_series
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database
 from shardwright.router.operations.scatter import send_to_one, send_to_primary_shard
-from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.placement.routing_info import DatabaseRouting
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.sharding.arguments import full_namespace, named_in_full
+from shardwright.sharding.namespace import full_namespace, named_in_full
 from shardwright.sharding.shard_key import refuse_repeated_fields
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
@@ -27,6 +26,7 @@ from shardwright.wire.errors import UNKNOWN_FIELD, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, raw_document
+from shardwright.wire.request import raw_elements
 
 MAJORITY: Final = {"w": "majority", "wtimeout": 60_000}
 """The write concern of changes to the catalog."""

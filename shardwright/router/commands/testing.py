@@ -11,8 +11,7 @@ import trio
 from bson.int64 import Int64
 
 from shardwright.daemon.fail_points import FailPointWait, parse_configuration, parse_wait
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler
+from shardwright.router.operations.operation import CommandHandler, Operation
 from shardwright.router.processes.siblings import is_from_sibling, send_to_sibling, sibling_indexes, tell_siblings
 from shardwright.router.replies.reply_builder import PlainError, Reply
 from shardwright.sharding.hashing import hash_value

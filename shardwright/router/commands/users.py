@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler
+from shardwright.router.operations.operation import CommandHandler, Operation
 from shardwright.router.processes.siblings import is_from_sibling, send_to_siblings
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import answer_in
@@ -16,8 +15,8 @@ from shardwright.sharding.bson_text import document_text
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, OBJECT, spans
-from shardwright.wire.repeated_fields import refuse_repeated_fields
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import refuse_repeated_fields
 
 CHANGES: Final = {
     "createUser": "Adds a user to the database.",

@@ -16,20 +16,20 @@ from shardwright.router.operations.would_change_owning_shard import (
 )
 from shardwright.router.operations.write_execution import HIDDEN_FIELDS, execute
 from shardwright.router.pipelines.stages import check_update_stages
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.writes.batch import WriteKind
-from shardwright.router.writes.messages import message_with_versions
 from shardwright.router.writes.outcome import move_refused
-from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
+from shardwright.router.writes.targeted_batch import message_with_versions
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.writes import target_find_and_modify
+from shardwright.sharding.transaction_protocol import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, InvalidBSONError, decode_document
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 
 @may_run_in_reactor
@@ -75,12 +75,12 @@ async def _modify(operation: Operation) -> Reply:
         shard = routing.primary
         if routing.table is not None:
             shard = _shard_of_query(operation.request, routing.table)
-        elements = routing.versions_for(shard)
+        elements = b""
         if b"update" in operation.request.fields and await may_change_owner(operation, routing):
-            elements += MAY_CHANGE_OWNER_ELEMENT
-        message = message_with_versions(operation.request.message, elements)
+            elements = MAY_CHANGE_OWNER_ELEMENT
+        message = message_with_versions(operation.request.message, routing.versions_for(shard) + elements)
         reply = await send_to_one(operation, shard, message, may_repeat=operation.is_retryable_write)
-        return reply, PassedOn(routing, shard)
+        return reply, PassedOn(routing, shard, elements=elements)
 
     reply, passed_on = await with_routing(operation, operation.namespace, attempt, create_database=True)
     if reply.error is not None and reply.error.code == ErrorCode.WouldChangeOwningShard:

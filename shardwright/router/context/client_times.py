@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable
 from time import time
 
 from shardwright.sharding.clock import CLUSTER_TIME, VectorClock
-from shardwright.sharding.received_time import DUMMY_KEY_ID, ReceivedTime
-from shardwright.sharding.time_signer import TimeSigner
+from shardwright.sharding.cluster_time import DUMMY_KEY_ID, ReceivedTime, TimeSigner
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import Span
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 logger = get_logger("router.clock")
 

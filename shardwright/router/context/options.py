@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardwright.daemon.audit.log import AuditLog
+from shardwright.daemon.audit_log import AuditLog
 from shardwright.daemon.fail_command import FAIL_COMMAND
-from shardwright.daemon.log_rotation import DaemonLogs
+from shardwright.daemon.logs import DaemonLogs
+from shardwright.daemon.tracing import TracingOptions
 from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.transport.pool import PoolOptions
 
@@ -27,6 +28,7 @@ class RouterOptions:
             ``mongosShutdownTimeoutMillisForSignaledShutdown``.
         config_seconds: time limit of a read from the catalog.
         audit: the audit log; None if auditing is off.
+        tracing: the export of spans; None if tracing is off.
     """
 
     config_servers: ConnectionString
@@ -41,6 +43,7 @@ class RouterOptions:
     config_seconds: float = 30.0
     parameters: Mapping[str, str] = field(default_factory=dict)
     audit: AuditLog | None = None
+    tracing: TracingOptions | None = None
     logs: DaemonLogs = field(default_factory=DaemonLogs)
     pool: PoolOptions = field(default_factory=PoolOptions)
 

@@ -8,16 +8,15 @@ from bson.code import Code
 
 from shardwright.daemon.log_formats import REDACTION
 from shardwright.daemon.logs import set_component_level, set_level
-from shardwright.daemon.parameter_text import parse_boolean
+from shardwright.daemon.option_values import parse_boolean
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.session_cache import REFRESH_MILLISECONDS, SESSIONS_MAX
+from shardwright.sharding.logical_sessions import REFRESH_MILLISECONDS, SESSIONS_MAX
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import LOGICAL_SESSION_TIMEOUT_MINUTES
 from shardwright.wire.passages import EPOCH
-from shardwright.wire.rawbson import encode_document
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH, UNDEFINED
-from shardwright.wire.type_names import type_name_of
+from shardwright.wire.rawbson import encode_document, type_name_of
+from shardwright.wire.transport.cluster_auth import UNDEFINED, ClusterAuth
 
 INHERITED: Final = -1
 """The verbosity of a component that inherits it from its parent component."""
@@ -150,15 +149,16 @@ _COMPONENTS: Final = "logComponentVerbosity"
 _REDACT: Final = "redactClientLogData"
 _REQUIRE_API_VERSION: Final = "requireApiVersion"
 _PASSAGES: Final = "enablePassages"
+_SHAPES: Final = "queryStatsShapesMax"
+_SHAPES_DEFAULT: Final = 500
 
 
-def _next_mode(value: Any) -> str:  # noqa: ANN401 - whatever a client sent
+def _mode_name(value: Any) -> Any:  # noqa: ANN401 - whatever a client sent
     if isinstance(value, Code):
         element = document_text(encode_document({_CLUSTER_AUTH_MODE: value}))[2:-2]
         shown = f"Unsupported type {type_name_of(value)} (value: '{element}')"
         raise CommandError(ErrorCode.BadValue, f"{shown} for setParameter: {_CLUSTER_AUTH_MODE}")
-    CLUSTER_AUTH.change_mode(value)
-    return CLUSTER_AUTH.mode_name
+    return value
 
 
 PARAMETERS: Final[Mapping[str, Parameter]] = {
@@ -170,9 +170,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "enableTestCommands": Parameter(False, parse=parse_boolean),
     _REQUIRE_API_VERSION: Parameter(False, bool, parse=parse_boolean),
     _PASSAGES: Parameter(True, bool, parse=parse_boolean),
+    _SHAPES: Parameter(_SHAPES_DEFAULT, _whole_number(0, 10_000), parse=int),
     _REDACT: Parameter(False, bool, parse=parse_boolean),
     "quiet": Parameter(False, bool, parse=parse_boolean),
-    _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _next_mode),
+    _CLUSTER_AUTH_MODE: Parameter(UNDEFINED, _mode_name),
     "authSchemaVersion": Parameter(5),
     "authenticationMechanisms": Parameter(["MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256"]),
     "maxBSONDepth": Parameter(200),
@@ -183,7 +184,8 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
     "maxSessions": Parameter(SESSIONS_MAX, parse=int),
     "maxAcceptableLogicalClockDriftSecs": Parameter(31_536_000, parse=int),
 }
-"""Parameters by name, with the names and defaults of mongos 6.0, which has no ``enablePassages``."""
+"""Parameters by name, with the names and defaults of mongos 6.0, which has no ``enablePassages`` and no
+``queryStatsShapesMax``."""
 
 
 def parse_parameter(text: str) -> tuple[str, str]:
@@ -214,20 +216,24 @@ class Parameters:
     """The parameter values of this process.
 
     Args:
+        cluster_auth: the authentication that ``clusterAuthMode`` changes.
         at_start: the values given at start, as text that `parse_parameter` has checked.
 
     Attributes:
         uses_passages: the value of ``enablePassages``.
+        query_shapes_max: the value of ``queryStatsShapesMax``.
         requires_api_version: the value of ``requireApiVersion``, a copy for fast access by every operation.
     """
 
-    def __init__(self, at_start: Mapping[str, str]) -> None:
+    def __init__(self, cluster_auth: ClusterAuth, at_start: Mapping[str, str]) -> None:
+        self._cluster_auth = cluster_auth
         self._values = {name: parameter.default for name, parameter in PARAMETERS.items()}
         self._values[_COMPONENTS] = default_verbosity()
         self._values[_REDACT] = REDACTION.is_on
-        self._values[_CLUSTER_AUTH_MODE] = CLUSTER_AUTH.mode_name
+        self._values[_CLUSTER_AUTH_MODE] = cluster_auth.mode_name
         self.requires_api_version = False
         self.uses_passages = True
+        self.query_shapes_max = _SHAPES_DEFAULT
         for name, text in at_start.items():
             self._keep(name, _parsed(name, text))
 
@@ -244,7 +250,10 @@ class Parameters:
         check = PARAMETERS[name].check
         assert check is not None, name
         old = self._values[name]
-        self._keep(name, changed_verbosity(old, value) if name == _COMPONENTS else check(value))
+        new = changed_verbosity(old, value) if name == _COMPONENTS else check(value)
+        if name == _CLUSTER_AUTH_MODE:
+            self._cluster_auth.change_mode(new)
+        self._keep(name, new)
         return old
 
     def change_given(self, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
@@ -269,6 +278,8 @@ class Parameters:
             self.requires_api_version = value
         if name == _PASSAGES:
             self.uses_passages = value
+        if name == _SHAPES:
+            self.query_shapes_max = value
         if name == _REDACT:
             REDACTION.is_on = value
         if name == _LEVEL:

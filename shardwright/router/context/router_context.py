@@ -8,15 +8,17 @@ from typing import Any
 import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.commands.command_table import CommandTable
+from shardwright.daemon.command_table import CommandTable
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
+from shardwright.daemon.tracing import Tracing
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.user_cache import AnybodySeen
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.router.context.default_concerns import DefaultConcerns
 from shardwright.router.context.options import FAIL_POINT_NAMES, RouterOptions
 from shardwright.router.context.parameters import Parameters
+from shardwright.router.context.query_shapes import QueryShapes
 from shardwright.router.context.served_clients import Quiesce, ServedClients
 from shardwright.router.context.slow_operations import SlowOperations
 from shardwright.router.context.statistics import SessionJobs, SharedCounts, TargetCounts
@@ -32,16 +34,16 @@ from shardwright.router.transactions.transaction_table import TransactionTable
 from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.catalog.settings import ChunkSizeSettings
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.session_cache import SessionCache
-from shardwright.sharding.time_signer import TimeSigner
+from shardwright.sharding.cluster_time import TimeSigner
+from shardwright.sharding.logical_sessions import SessionCache
 from shardwright.wire.hello import MAX_WIRE_VERSION, MIN_WIRE_VERSION
 from shardwright.wire.read_preference import PRIMARY_PREFERRED
 from shardwright.wire.transport.client import handshake_document
 from shardwright.wire.transport.client_connection import Deadlines
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
+from shardwright.wire.transport.transport import Transport
 
 
 class RouterContext:
@@ -69,18 +71,26 @@ class RouterContext:
         write_sessions: for writes that shards must recognize although their clients have not numbered them.
         statement_counts: the number of executed write statements, by kind.
         target_counts: counts of reads and writes by how many shards they targeted.
+        query_shapes: counts of operations by shape.
+        tracing: the tracer; None if tracing is off.
         shutdown_seconds_wanted: the grace period of a ``shutdown`` command for running operations.
     """
 
     def __init__(
-        self, options: RouterOptions, metrics: Metrics, nursery: trio.Nursery, commands: CommandTable[Any]
+        self,
+        options: RouterOptions,
+        transport: Transport,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        commands: CommandTable[Any],
     ) -> None:
         self.options = options
+        self.transport = transport
         self.metrics = metrics
         self.background = nursery
         self.started = time()
         self.clock = VectorClock()
-        self.parameters = Parameters(options.parameters)
+        self.parameters = Parameters(transport.cluster_auth, options.parameters)
         has_test_commands = self.parameters["enableTestCommands"]
         self.commands = commands.where(lambda each: has_test_commands or not each.test_only)
         sockets = options.worker_sockets
@@ -90,8 +100,10 @@ class RouterContext:
         shared_directory = Path(sockets[0]).parent if sockets else None
         self.shared_counts = SharedCounts(shared_directory)
         self.fail_points = FailPoints(FAIL_POINT_NAMES, self.shared_counts.counter)
-        self.pools_as_router = ConnectionPools(_handshake_of_router, replace(options.pool, connections_min=0))
-        self.pools = ConnectionPools(_handshake, options.pool, followers=[self.pools_as_router])
+        self.pools_as_router = ConnectionPools(
+            transport, _handshake_of_router, replace(options.pool, connections_min=0)
+        )
+        self.pools = ConnectionPools(transport, _handshake, options.pool, followers=[self.pools_as_router])
         config_servers = options.config_servers
         monitor = ReplicaSetMonitor(config_servers.set_name, config_servers.addresses, _handshake, self.pools)
         self.catalog = CatalogClient(
@@ -99,12 +111,12 @@ class RouterContext:
         )
         self.log_ins = AccessControl(
             self.catalog,
-            CLUSTER_AUTH,
+            transport.cluster_auth,
             lambda: float(self.parameters["userCacheInvalidationIntervalSecs"]),
             AnybodySeen(shared_directory),
             nursery,
         )
-        self.access = self.log_ins if CLUSTER_AUTH.is_on else None
+        self.access = self.log_ins if transport.cluster_auth.is_on else None
         self.shards = ShardRegistry(self.catalog, self.pools, _handshake, nursery, self.clock)
         self.routing = RoutingCache(self.catalog, nursery)
         self.shards.on_removed = self.routing.forget_shards
@@ -122,6 +134,7 @@ class RouterContext:
         )
         self.oplogs = OplogAdvancer(self.sender)
         self.cursors = CursorManager(
+            transport.unread_replies.holdings,
             worker_index=options.worker_index,
             idle_milliseconds_max=lambda: float(self.parameters["cursorTimeoutMillis"]),
             sessions_time_out=lambda: bool(self.parameters["enableTimeoutOfInactiveSessionCursors"]),
@@ -132,10 +145,14 @@ class RouterContext:
         self.write_sessions = WriteSessions()
         self.statement_counts = dict.fromkeys(WriteKind, 0)
         self.target_counts = TargetCounts()
+        self.query_shapes = QueryShapes(self.parameters)
         self.clients = ServedClients()
         self.deadlines = Deadlines()
         self.quiesce = Quiesce()
         self.shutdown_seconds_wanted: float | None = None
+        self.tracing = None
+        if options.tracing is not None:
+            self.tracing = Tracing("shardwright-router", options.tracing, metrics.operations)
 
     @property
     def shutdown_seconds(self) -> float:

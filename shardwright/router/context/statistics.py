@@ -46,10 +46,12 @@ class TargetCounts:
         if counts is not None and targeted:
             counts[_part(targeted, table)] += 1
 
-    def series(self, command: str, table: RoutingTable | None) -> tuple[dict[str, int], str] | None:
-        """Return a command's counts and the key among them for operations on one shard; None if it is not counted."""
+    def series(
+        self, command: str, targeted: Collection[str], table: RoutingTable | None
+    ) -> tuple[dict[str, int], str] | None:
+        """Return a command's counts and the key of an operation among them; None if it is not counted."""
         counts = self._counts.get(command)
-        return None if counts is None else (counts, _UNSHARDED if table is None else _ONE)
+        return None if counts is None else (counts, _part(targeted, table))
 
     def by_command_and_part(self) -> dict[tuple[str, ...], float]:
         """Return all counts, by command and by ``allShards``, ``manyShards``, ``oneShard`` or ``unsharded``."""

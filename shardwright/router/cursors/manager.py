@@ -1,9 +1,9 @@
 """All cursors that clients have open on this router process.
 
 A cursor is *checked out* (MongoDB: pinned) while a ``getMore`` reads it, and refuses other readers during that time. It
-ends when it is exhausted, fails, is killed, or has been idle for too long. A cursor of a session instead times out with
-the session. An idle cursor also ends if other replies need its memory (`wire.transport.reply_memory`). The remaining
-cursors on shards are then killed in the background.
+ends when it is exhausted, fails, is killed, or has been idle for too long, or when its transaction ends. A cursor of a
+session instead times out with the session. An idle cursor also ends if other replies need its memory
+(`wire.transport.reply_memory`). When a cursor ends, its remaining cursors on shards are killed in the background.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shardwright.router.cursors.cursor import ARGUMENT_ERRORS, Cursor
-from shardwright.router.cursors.ids import new_cursor_id
-from shardwright.router.cursors.open_cursor import CursorOwner, OpenCursor
-from shardwright.router.cursors.remote import RemoteCursor, RemoteKiller
+from shardwright.router.cursors.open_cursor import Cursor, CursorOwner, OpenCursor, new_cursor_id
+from shardwright.router.exec.remote import RemoteCursor, RemoteKiller
+from shardwright.router.exec.stage import Stage
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import MISSING_FIELD, UNKNOWN_FIELD, VALUE_TOO_SMALL, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import EMPTY_DOCUMENT
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reply_memory import Holdings
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.client_connection import ClientConnection
@@ -44,7 +43,7 @@ class CursorStatistics:
     @classmethod
     def of(cls, cursors: Collection[OpenCursor], *, opened: int, timed_out: int) -> "CursorStatistics":
         """Count the open cursors."""
-        multiple = sum(len(each.cursor.remotes) > 1 for each in cursors)
+        multiple = sum(len(each.cursor.root.remotes) > 1 for each in cursors)
         return cls(
             open_total=len(cursors),
             open_pinned=sum(each.is_checked_out for each in cursors),
@@ -60,6 +59,18 @@ class CursorStatistics:
 
 
 logger = get_logger("router.cursors")
+
+ARGUMENT_ERRORS: Final = frozenset(
+    {
+        ErrorCode.BadValue,
+        ErrorCode.FailedToParse,
+        ErrorCode.TypeMismatch,
+        MISSING_FIELD,
+        UNKNOWN_FIELD,
+        VALUE_TOO_SMALL,
+    }
+)
+"""Errors about the arguments of a ``getMore``. They leave the cursor unchanged."""
 
 IDLE_MILLISECONDS_MAX: Final = 600_000
 """Default of the parameter ``cursorTimeoutMillis``."""
@@ -78,6 +89,7 @@ class CursorManager:
 
     def __init__(
         self,
+        holdings: Holdings,
         *,
         worker_index: int = 0,
         idle_milliseconds_max: Callable[[], float] = lambda: IDLE_MILLISECONDS_MAX,
@@ -87,10 +99,12 @@ class CursorManager:
         """Start without cursors.
 
         Args:
+            holdings: counts the batches that cursors hold between two requests.
             worker_index: the index of this process, which is part of the ids.
             idle_milliseconds_max: returns the current idle timeout.
             sessions_time_out: returns whether the timeout applies to cursors of sessions, too.
         """
+        self._holdings = holdings
         self._worker_index = worker_index
         self._idle_milliseconds_max = idle_milliseconds_max
         self._sessions_time_out = sessions_time_out
@@ -137,7 +151,7 @@ class CursorManager:
             is_immortal=is_immortal,
             end_for_room=self._end_for_room,
         )
-        UNREAD_REPLIES.holdings.keep(entry, cursor.held_bytes, client)
+        self._holdings.keep(entry, cursor.root.held_bytes, client)
         if owner.transaction is not None:
             self._in_transactions.setdefault(owner, set()).add(cursor_id)
         self._opened += 1
@@ -162,11 +176,15 @@ class CursorManager:
             if owner is not None:
                 owner.check(cursor_id, reader)
             raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_id} not found")
+        if entry.is_in_passage and entry.client is client:  # this is the same ``getMore``
+            entry.is_in_passage = entry.is_checked_out = False
         entry.check_readable(namespace, reader)
         entry.is_checked_out = True
         entry.client = client
         entry.scope = trio.CancelScope()
-        UNREAD_REPLIES.holdings.resume(entry, client)
+        if entry.is_killed:
+            entry.scope.cancel()
+        self._holdings.resume(entry, client)
         is_usable = False
         try:
             with entry.scope:
@@ -183,16 +201,26 @@ class CursorManager:
         finally:
             entry.is_checked_out = False
             entry.last_used = trio.current_time()
-            if not is_usable or entry.cursor.is_exhausted:
+            if not is_usable or entry.cursor.root.is_exhausted:
                 self._end(entry)
             else:
-                UNREAD_REPLIES.holdings.keep(entry, entry.cursor.held_bytes, client)
+                self._holdings.keep(entry, entry.cursor.root.held_bytes, client)
 
-    def take(self, cursor_id: int) -> Cursor:
-        """Remove a cursor that was just opened; the caller reads and ends it."""
-        entry = self._cursors[cursor_id]
-        self._forget(entry)
-        return entry.cursor
+    def begin_in_passage(self, entry: OpenCursor, client: "ClientConnection") -> None:
+        """Check out a readable cursor that holds no documents, for a ``getMore`` that a passage begins.
+
+        The passage ends it with `end_in_passage`, or `checked_out` continues it for the same client.
+        """
+        entry.is_checked_out = entry.is_in_passage = True
+        entry.client = client
+
+    def end_in_passage(self, entry: OpenCursor, *, is_usable: bool = True) -> None:
+        """Return a cursor after a batch; end it if it is exhausted or unusable."""
+        entry.is_checked_out = entry.is_in_passage = False
+        entry.batches += 1
+        entry.last_used = trio.current_time()
+        if not is_usable or entry.cursor.root.is_exhausted:
+            self._end(entry)
 
     def kill(self, cursor_id: int, db: str | None = None) -> bool:
         """End a cursor, interrupting its reader.
@@ -211,6 +239,8 @@ class CursorManager:
                 return False
             entry.is_killed = True
             entry.scope.cancel()
+            if entry.is_in_passage and entry.client is not None and entry.client.loop is not None:
+                entry.client.loop.leave_reactor()
         else:
             self._end(entry)
         return True
@@ -248,6 +278,19 @@ class CursorManager:
     def kill_remotes(self, remotes: Iterable[RemoteCursor]) -> None:
         """Kill cursors on shards that no cursor of the router needs any longer, in the background."""
         self._killer.kill(remotes)
+
+    def close(self, stage: Stage) -> None:
+        """Kill the cursors on shards of a stage that is not read any further, in the background."""
+        self._killer.kill(stage.remotes)
+
+    @contextmanager
+    def closing_on_error(self, stage: Stage) -> Iterator[None]:
+        """Close a stage if the block fails or is cancelled."""
+        try:
+            yield
+        except BaseException:
+            self.close(stage)
+            raise
 
     def reap(self, now: float) -> int:
         """End the cursors that have been idle for too long; return how many.
@@ -288,17 +331,14 @@ class CursorManager:
         return CursorStatistics.of(self._cursors.values(), opened=self._opened, timed_out=self._timed_out)
 
     def _end(self, entry: OpenCursor) -> None:
-        self._forget(entry)
-        self.kill_remotes(entry.cursor.remotes)
-
-    def _forget(self, entry: OpenCursor) -> None:
         self._cursors.pop(entry.id, None)
-        UNREAD_REPLIES.holdings.drop(entry)
+        self._holdings.drop(entry)
         others = self._in_transactions.get(entry.owner)
         if others is not None:
             others.discard(entry.id)
             if not others:
                 del self._in_transactions[entry.owner]
+        self.close(entry.cursor.root)
 
     async def _reap_repeatedly(self) -> None:
         while True:

@@ -1,6 +1,9 @@
 """A cursor that a client has open, both between ``getMore`` requests and during one.
 
-It belongs to a session and perhaps a transaction, which decide who may read it.
+Only its session, and its transaction if it has one, may read it. Its root stage returns the documents.
+
+Cursor ids are random, positive, and contain the index of the worker process: the six bits below the sign. So each
+worker can find the holder of a cursor.
 """
 
 from base64 import b64encode
@@ -13,7 +16,10 @@ from uuid import UUID
 
 import trio
 
-from shardwright.router.cursors.cursor import Cursor
+from shardwright.router.exec.stage import GetMore, Stage
+from shardwright.router.replies.cursor_reply import NEXT_BATCH, cursor_element
+from shardwright.router.replies.reply_builder import raw_reply
+from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import BINARY, index
@@ -22,6 +28,79 @@ from shardwright.wire.transport.reply_memory import Holding
 
 if TYPE_CHECKING:
     from shardwright.wire.transport.client_connection import ClientConnection
+
+
+_WORKER_BITS: Final = 6
+_RANDOM_BITS: Final = 63 - _WORKER_BITS
+
+WORKERS_MAX: Final = 1 << _WORKER_BITS
+"""Maximum number of worker processes that the ids can distinguish."""
+
+
+def new_cursor_id(worker: int, random_bits: Callable[[int], int]) -> int:
+    """Generate a cursor id; never 0, which means an exhausted cursor.
+
+    Args:
+        worker: index of the process that holds the cursor.
+        random_bits: returns that many random bits as an integer, as ``random.SystemRandom().getrandbits``.
+    """
+    assert 0 <= worker < WORKERS_MAX
+    return worker << _RANDOM_BITS | max(random_bits(_RANDOM_BITS), 1)
+
+
+def worker_of(cursor_id: int) -> int | None:
+    """Return the index of the worker that holds the cursor, None for a number that cannot be a router's id."""
+    return cursor_id >> _RANDOM_BITS if cursor_id > 0 else None
+
+
+class Cursor:
+    """The results of one command for a client.
+
+    Attributes:
+        namespace: the ``db.collection`` that ``getMore`` must name.
+        root: the stage that returns the documents.
+    """
+
+    __slots__ = ("_clock", "namespace", "root")
+
+    def __init__(self, namespace: str, root: Stage, clock: VectorClock) -> None:
+        self._clock = clock
+        self.namespace = namespace
+        self.root = root
+
+    async def next_batch(self, get_more: GetMore) -> bytes | None:
+        """Return the reply frame for a ``getMore``; None if the reply has already been relayed to the client.
+
+        Raises:
+            CommandError: BadValue for ``maxTimeMS``, which is for cursors that await data; or from `Stage.next_batch`.
+        """
+        root = self.root
+        if get_more.max_time_ms and not root.awaits_data:
+            raise CommandError(ErrorCode.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
+        answer = await root.answer(get_more)
+        if isinstance(answer, bytes):
+            return answer or None
+        element = batch_element(
+            root, NEXT_BATCH, answer, 0 if root.is_exhausted else get_more.cursor_id, self.namespace
+        )
+        return raw_reply(get_more.request.message.request_id, element, self._clock, root.operation_time)
+
+
+def batch_element(
+    root: Stage, batch_name: bytes, documents: list[bytes], cursor_id: int, namespace: str
+) -> list[bytes]:
+    """Encode the elements of a reply with documents of a root stage, in pieces; ``cursor_id`` is 0 at the end."""
+    pieces = cursor_element(
+        batch_name,
+        documents,
+        cursor_id,
+        namespace,
+        is_partial=root.is_partial,
+        at_cluster_time=root.at_cluster_time,
+        post_batch_resume_token=root.resume_token,
+    )
+    pieces.append(root.reply_elements)
+    return pieces
 
 
 NO_USER: Final = sha256().digest()
@@ -128,6 +207,7 @@ class OpenCursor(Holding):
         batches: the number of batches returned, including the first one.
         is_immortal: whether the idle timeout does not apply.
         is_checked_out: whether a ``getMore`` is reading it.
+        is_in_passage: whether that ``getMore`` was begun by a passage.
         is_killed: whether it was killed while it was checked out.
         last_used: on trio's clock.
         scope: cancelled to interrupt the ``getMore`` that is reading it.
@@ -143,6 +223,7 @@ class OpenCursor(Holding):
         "id",
         "is_checked_out",
         "is_immortal",
+        "is_in_passage",
         "is_killed",
         "last_used",
         "owner",
@@ -174,6 +255,7 @@ class OpenCursor(Holding):
         self.batches = 1
         self.is_immortal = is_immortal
         self.is_checked_out = False
+        self.is_in_passage = False
         self.is_killed = False
         self.last_used = trio.current_time()
         self.scope = trio.CancelScope()

@@ -13,47 +13,47 @@ from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.lookup.environment import AggregateRunner, JoinEnvironment, stream_of
-from shardwright.router.lookup.mongod_stages import HandedStream, StreamCursor, hand_over
+from shardwright.router.exec.combined import BoundedStage
+from shardwright.router.exec.stage import ListStage, Stage
+from shardwright.router.lookup.environment import JoinEnvironment, open_part
+from shardwright.router.lookup.mongod_stages import hand_over
 from shardwright.router.lookup.pipeline_input import Room, documents_stage
 from shardwright.router.lookup.stages import run_stages
-from shardwright.router.lookup.streams import DocumentStream
 from shardwright.router.operations.aggregation import run_aggregate
-from shardwright.router.operations.aggregation_plan import OUT_TO_SHARDED, foreign_collections
+from shardwright.router.operations.aggregation_writes import merge_into
 from shardwright.router.operations.checked_pipeline import EXECUTING, check_pipeline
-from shardwright.router.operations.collectionless import run_without_collection
-from shardwright.router.operations.cursor_opening import answer_first_batch
+from shardwright.router.operations.collectionless import is_run_by_router, run_without_collection
+from shardwright.router.operations.cursor_opening import AggregateRunner, OpenedRead
+from shardwright.router.operations.involved_collections import OUT_TO_SHARDED, foreign_collections, merge_target
 from shardwright.router.operations.listed_collection import effective_collation
-from shardwright.router.operations.merge_writes import merge_into, merge_target
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import ATTEMPTS_MAX, with_routing
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.pipelines.commands import reading_before_writing, with_disk
 from shardwright.router.pipelines.stages import WRITING
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.aggregate import batch_size
+from shardwright.router.placement.routing_info import CollectionRouting
+from shardwright.router.reads.aggregations import batch_size
 from shardwright.router.reads.read_concern import at_time, is_snapshot
 from shardwright.router.reads.views import ResolvedView
-from shardwright.router.replies.cursor_reply import FIRST_BATCH, cursor_element
-from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import JoinNeededError, ShardedViewError, ShardReply
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.cluster_time import unpack_timestamp
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.pipelines.pipeline import Stage as PipelineStage
 from shardwright.sharding.pipelines.pushdown import moved_forward
-from shardwright.sharding.targeting.collation import is_simple
-from shardwright.sharding.timestamps import unpack_timestamp
+from shardwright.sharding.targeting.values import is_simple
 from shardwright.sharding.transaction_protocol import demanded_time
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
-from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import STRING, append, encode_document, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.request import with_stages
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _WRITE_CONCERN_ERROR: Final = b"writeConcernError"
 
 
-async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_checked: bool = False) -> Reply:
-    """Run an aggregation.
+async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_checked: bool = False) -> OpenedRead:
+    """Open an aggregation.
 
     Args:
         cursor_namespace: the collection's or view's namespace, for the cursor.
@@ -68,7 +68,7 @@ async def aggregate_anywhere(operation: Operation, cursor_namespace: str, *, is_
 @may_run_in_reactor
 async def aggregate_view(
     operation: Operation, error: ShardedViewError, cursor_namespace: str | None = None, *, is_checked: bool = False
-) -> Reply:
+) -> OpenedRead:
     """Execute a read of a view as an aggregation on the underlying collection.
 
     Args:
@@ -92,22 +92,35 @@ async def aggregate_view(
     raise error.error
 
 
-async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checked: bool) -> Reply:
+async def _run_or_join(operation: Operation, cursor_namespace: str, *, is_checked: bool) -> OpenedRead:
     """Do the same as `aggregate_anywhere`, but not on views.
 
     Raises:
         ShardedViewError: it is a view that no single shard can run.
     """
     try:
-        if next(iter(operation.request.fields.values()))[0] != STRING:
-            return await run_without_collection(operation)
-        return await run_aggregate(operation, cursor_namespace)
-    except JoinNeededError as error:
-        return await _join(operation, cursor_namespace, error, is_checked=is_checked)
+        try:
+            if _has_collection(operation):
+                return await run_aggregate(operation, cursor_namespace)
+            return await run_without_collection(operation, is_nested=is_checked)
+        except JoinNeededError as error:
+            return await _join(operation, cursor_namespace, error, is_checked=is_checked)
+    except CommandError as error:
+        if _is_by_router(operation):
+            _describe(error, is_by_router=True)
+        raise
+
+
+def _has_collection(operation: Operation) -> bool:
+    return next(iter(operation.request.fields.values()))[0] == STRING
+
+
+def _is_by_router(operation: Operation) -> bool:
+    return not _has_collection(operation) and is_run_by_router(Pipeline.parse(operation.request))
 
 
 @may_run_in_reactor
-async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError, *, is_checked: bool) -> Reply:
+async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededError, *, is_checked: bool) -> OpenedRead:
     """Run an aggregation that no shard can run alone; restart if the target of its ``$merge`` becomes sharded."""
     await in_own_task()
     pipeline = Pipeline.parse(operation.request)
@@ -120,16 +133,16 @@ async def _join(operation: Operation, cursor_namespace: str, error: JoinNeededEr
             await check_pipeline(operation)
             is_checked = True
         try:
-            return await answer_joined(operation, cursor_namespace, error.elsewhere, run_part)
+            return await open_joined(operation, cursor_namespace, error.elsewhere, run_part)
         except TargetShardedError:
             operation.retries += 1
     raise error
 
 
 @may_run_in_reactor
-async def answer_joined(
+async def open_joined(
     operation: Operation, cursor_namespace: str, elsewhere: frozenset[str], run_aggregate: AggregateRunner
-) -> Reply:
+) -> OpenedRead:
     """Run an aggregation that no shard can run alone.
 
     Args:
@@ -150,36 +163,33 @@ async def answer_joined(
     body = at_time(request.body, time, operation.context.clock.time.cluster_time)
     prefix = with_stages(without(body, _NOT_FOR_PREFIX), tuple(stage.raw for stage in before))
     prefix = append(prefix, encode_elements({"cursor": {}}))
-    source = await stream_of(operation, run_aggregate, prefix, cursor_namespace)
-    is_known = False
-    try:
+    source = await open_part(operation, run_aggregate, prefix, cursor_namespace)
+    with operation.context.cursors.closing_on_error(source):
         collation = await _effective_collation(operation)
-        is_known = True
-    finally:
-        if not is_known:
-            operation.context.cursors.kill_remotes(source.remotes)
     environment = JoinEnvironment(
         operation, run_aggregate, body, encode_document(collation), is_collated=not is_simple(collation)
     )
-    stream = await run_stages(environment, source, rest)
+    stage = await run_stages(environment, source, rest)
     if writing is not None:
-        return await write_results(environment, stream, writing, cursor_namespace)
-    cursor = StreamCursor(operation.context.clock, cursor_namespace, stream, at_cluster_time=time)
-    try:
-        return await answer_first_batch(operation, cursor, size)
-    except CommandError as error:
-        if not error.message.startswith(EXECUTING):
-            error.message = EXECUTING + error.message
-        raise
+        return await write_results(environment, stage, writing, cursor_namespace)
+    errors = partial(_describe, is_by_router=_is_by_router(operation))
+    root = BoundedStage(stage, environment.reading, errors, at_cluster_time=time)
+    return OpenedRead(operation, root, cursor_namespace, size)
+
+
+def _describe(error: CommandError, *, is_by_router: bool) -> None:
+    """Add mongod's prefix to an error of the first batch; mongos runs no plan executor."""
+    message = error.message.removeprefix(EXECUTING)
+    error.message = message if is_by_router else EXECUTING + message
 
 
 def split_at_join(
     pipeline: Pipeline, db: str, elsewhere: frozenset[str]
-) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+) -> tuple[tuple[PipelineStage, ...], tuple[PipelineStage, ...]]:
     """Split a pipeline before the first stage that names a collection elsewhere.
 
     Args:
-        elsewhere: see `answer_joined`.
+        elsewhere: see `open_joined`.
     """
     for number, stage in enumerate(pipeline.stages):
         named = Pipeline((stage,)).involved_namespaces(db)
@@ -193,9 +203,9 @@ class TargetShardedError(Exception):
 
 
 async def write_results(
-    environment: JoinEnvironment, source: DocumentStream, stage: Stage, cursor_namespace: str
-) -> Reply:
-    """Write the documents of a stream; return the reply to the aggregation.
+    environment: JoinEnvironment, source: Stage, stage: PipelineStage, cursor_namespace: str
+) -> OpenedRead:
+    """Write the documents of a source; return the result of the aggregation, which has no documents.
 
     Args:
         stage: the ``$out`` or ``$merge``. The target of a ``$merge`` is not sharded.
@@ -205,26 +215,21 @@ async def write_results(
         CommandError: the documents could not be read or written; 28769, the target of ``$out`` is sharded.
     """
     operation = environment.operation
-    handed: HandedStream | None = None
-    is_done = False
     try:
         handed = await hand_over(environment, source)
-        reply = await _write(environment, handed, stage)
-        is_done = True
+        with handed.discarded_on_error():
+            reply = await _write(environment, handed.stage, stage)
     finally:
-        if not is_done:
-            if handed is not None:
-                handed.discard()
-            operation.context.cursors.kill_remotes(source.remotes)
+        operation.context.cursors.close(source)
     failed = reply.fields.get(_WRITE_CONCERN_ERROR)
     elements = b"" if failed is None else reply.body[failed[1] : failed[3]]
-    return operation.raw_reply(*cursor_element(FIRST_BATCH, [], 0, cursor_namespace), elements)
+    return OpenedRead(operation, ListStage(reply_elements=elements), cursor_namespace)
 
 
-async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stage) -> ShardReply:
+async def _write(environment: JoinEnvironment, handed: bytes, stage: PipelineStage) -> ShardReply:
     operation, pipeline = environment.operation, Pipeline((stage,))
     stages = reading_before_writing((stage,))
-    body = with_disk(environment.writing_command([handed.stage, *(each.raw for each in stages)]))
+    body = with_disk(environment.writing_command([handed, *(each.raw for each in stages)]))
 
     async def attempt(routing: CollectionRouting) -> ShardReply:
         if routing.is_sharded:
@@ -244,7 +249,7 @@ async def _write(environment: JoinEnvironment, handed: HandedStream, stage: Stag
     raise AssertionError(f"a mongod accepts a {stage.name} that names no collection")
 
 
-def _became_sharded(routing: CollectionRouting, stage: Stage) -> Exception:
+def _became_sharded(routing: CollectionRouting, stage: PipelineStage) -> Exception:
     if stage.name == "$out":
         return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
     return TargetShardedError(routing.namespace)
@@ -258,12 +263,11 @@ _NOT_LAST: Final = 40601
 
 async def _effective_collation(operation: Operation) -> Mapping[str, Any]:
     """Determine the collation of an aggregation, after the shards have accepted the routing that it depends on."""
-    has_collection = next(iter(operation.request.fields.values()))[0] == STRING
-    routing = await operation.context.routing.find(operation.namespace) if has_collection else None
+    routing = await operation.context.routing.find(operation.namespace) if _has_collection(operation) else None
     return await effective_collation(operation, routing)
 
 
-def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, Stage | None]:
+def _without_writing(pipeline: Pipeline) -> tuple[Pipeline, PipelineStage | None]:
     """Split off the stage that writes, if any; refuse it (40601) at any other place than the end."""
     for name in pipeline.names[:-1]:
         if name in WRITING:

@@ -8,15 +8,14 @@ from typing import Final, TypeAlias
 import bson
 import trio
 
+from shardwright.router.exec.shard import ShardStage
+from shardwright.router.exec.stage import GetMore, Stage
 from shardwright.router.lookup.pipeline_input import Room
-from shardwright.router.lookup.streams import DocumentStream, RoutedStream, ShardStream
-from shardwright.router.operations.cursor_opening import open_on_shards
+from shardwright.router.operations.cursor_opening import AggregateRunner, open_on_shards
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.commands import SESSION
-from shardwright.router.reads.raw_elements import raw_elements
-from shardwright.router.replies.reply_builder import Reply
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.pipelines.pipeline import Stage
+from shardwright.sharding.pipelines.pipeline import Stage as PipelineStage
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.limits import check_size
@@ -35,10 +34,8 @@ from shardwright.wire.rawbson import (
     string_value,
     without,
 )
-from shardwright.wire.request import Request
-
-AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[Reply]]
-"""Runs an aggregation regardless of the location of its data; takes the operation and the name of its cursor."""
+from shardwright.wire.request import Request, raw_elements
+from shardwright.wire.request_validation import API_PARAMETERS
 
 COLLECTIONLESS: Final = ""
 """Stands for the collection in ``{aggregate: 1}``."""
@@ -68,6 +65,7 @@ class JoinEnvironment:
         collation: the raw collation of all comparisons.
         is_collated: whether it is not the simple one.
         variables: the elements of ``let`` by name.
+        reading: the request by which the router reads collections, in the session of the aggregation.
     """
 
     def __init__(
@@ -77,6 +75,9 @@ class JoinEnvironment:
         self.run_aggregate = run_aggregate
         self.collation = collation
         self.is_collated = is_collated
+        fields = raw_elements(operation.request, (SESSION, *API_PARAMETERS, b"$db"))
+        # No client: any connection of the session may read a cursor on the join.
+        self.reading = GetMore(_request(from_elements(fields)), client=None)
         let = operation.request.raw_object(b"let") or EMPTY_DOCUMENT
         self.variables = {name: let[span[1] : span[3]] for name, span in index(let).items()}
         self._others = without(body, _NOT_FOR_OTHERS)[4:-1]
@@ -94,7 +95,7 @@ class JoinEnvironment:
 
     async def read(
         self, collection: str, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None
-    ) -> DocumentStream:
+    ) -> Stage:
         """Aggregate another collection, regardless of its location.
 
         Args:
@@ -107,11 +108,11 @@ class JoinEnvironment:
             namespace = str(Namespace.collectionless_aggregate(self.db))
         else:
             namespace = f"{self.db}.{collection}"
-        return await stream_of(self.operation, self.run_aggregate, body, namespace)
+        return await open_part(self.operation, self.run_aggregate, body, namespace)
 
     async def compute(
         self, stages: Sequence[bytes], variables: dict[bytes, bytes] | None = None, elements: bytes = b""
-    ) -> DocumentStream:
+    ) -> Stage:
         """Run stages that read no collection on the mongod of any shard.
 
         Args:
@@ -129,7 +130,7 @@ class JoinEnvironment:
         shard = choice(await self.operation.context.shards.all_ids())
         frame = operation.request.message.frame
         (reply,) = await open_on_shards(operation, {shard: frame})
-        return ShardStream(operation.sender, reply)
+        return ShardStage(operation.sender, reply, passed_on=())
 
     def with_variables(self, variables: dict[bytes, bytes]) -> "JoinEnvironment":
         """Return the environment of a nested pipeline.
@@ -155,8 +156,8 @@ class JoinEnvironment:
         check_size(len(body))
         return body
 
-    async def collect(self, stream: DocumentStream, room: Room) -> list[bytes]:
-        """Collect all documents of a stream.
+    async def collect(self, stage: Stage, room: Room) -> list[bytes]:
+        """Collect all documents of a stage, and close it.
 
         Args:
             room: limits their size.
@@ -165,16 +166,13 @@ class JoinEnvironment:
             TooLargeError: they are too large.
         """
         documents: list[bytes] = []
-        has_ended = False
         try:
-            while batch := await stream.next_batch():
+            while batch := await stage.next_batch(self.reading):
                 documents += batch
                 room.take(batch)
-            has_ended = True
             return documents
         finally:
-            if not has_ended:
-                self.operation.context.cursors.kill_remotes(stream.remotes)
+            self.operation.context.cursors.close(stage)
 
     def _command(self, collection: str, stages: Sequence[bytes], let: bytes, elements: bytes) -> bytes:
         command = (
@@ -192,8 +190,8 @@ class JoinEnvironment:
         return append(body, encode_elements({"$db": self.db}))
 
 
-StageRunner: TypeAlias = Callable[[JoinEnvironment, DocumentStream, Sequence[Stage | bytes]], Awaitable[DocumentStream]]
-"""Runs stages, parsed or raw, on a stream."""
+StageRunner: TypeAlias = Callable[[JoinEnvironment, Stage, Sequence[PipelineStage | bytes]], Awaitable[Stage]]
+"""Runs stages of a pipeline, parsed or raw, on the documents of another stage."""
 
 
 def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
@@ -201,16 +199,16 @@ def _elements(body: bytes, names: Sequence[bytes]) -> bytes:
     return b"".join(body[fields[name][1] : fields[name][3]] for name in names if name in fields)
 
 
-async def stream_of(
-    operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str
-) -> DocumentStream:
-    """Run an aggregation as part of another one, regardless of the location of its data; return its results."""
+async def open_part(operation: Operation, run_aggregate: AggregateRunner, body: bytes, namespace: str) -> Stage:
+    """Open an aggregation as part of another one, regardless of the location of its data."""
     part = operation.part(_request(body))
-    session = raw_elements(operation.request, (SESSION,))
     try:
-        return RoutedStream(operation.context.cursors, await run_aggregate(part, namespace), session)
+        root = (await run_aggregate(part, namespace)).root
     finally:
         operation.retries += part.retries
+    if isinstance(root, ShardStage):
+        root.raise_for_error()
+    return root
 
 
 def _request(body: bytes) -> Request:

@@ -12,9 +12,10 @@ from typing import Final
 
 import bson
 
+from shardwright.router.exec.stage import ListStage, Stage
 from shardwright.router.lookup.environment import JoinEnvironment, read_each
 from shardwright.router.lookup.lookup import LetVariables, string_at
-from shardwright.router.lookup.mongod_stages import BatchedStream, MappingStep, joined_alone
+from shardwright.router.lookup.mongod_stages import BatchedStage, MappingStep, joined_alone
 from shardwright.router.lookup.pipeline_input import (
     BATCH_MATCHES_BYTES_MAX,
     MEMORY_BYTES_MAX,
@@ -26,7 +27,6 @@ from shardwright.router.lookup.pipeline_input import (
     raw_stage,
     stage,
 )
-from shardwright.router.lookup.streams import DocumentStream, ListStream
 from shardwright.sharding.key_order import encode_value
 from shardwright.wire.arguments import clamp_int64
 from shardwright.wire.errors import CommandError
@@ -170,11 +170,11 @@ class GraphStep:
         check_handed(handed)
         return joining_pipelines(handed, self._graph.into, self._tail, stages=self._unwrapping())
 
-    async def run_alone(self, document: bytes) -> DocumentStream:
+    async def run_alone(self, document: bytes) -> Stage:
         """See `mongod_stages.RunAlone`."""
         [start] = await self._start.of([document])
-        found = ListStream(await self._search_alone(start))
-        results = BatchedStream(self._environment, found, MappingStep(self._unwrapping()))
+        found = ListStage(await self._search_alone(start))
+        results = BatchedStage(self._environment, found, MappingStep(self._unwrapping()))
         return joined_alone(self._environment, document, results, self._graph.into, self._tail)
 
     def _unwrapping(self) -> list[bytes]:

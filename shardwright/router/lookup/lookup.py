@@ -12,8 +12,8 @@ from typing import Final
 
 from shardwright.router.lookup.environment import JoinEnvironment
 from shardwright.router.lookup.pipeline_input import BATCH_MATCHES_BYTES_MAX, Room, chunks, documents_stage, raw_stage
-from shardwright.sharding.involved_namespaces import may_involve_others
 from shardwright.sharding.key_order import ENCODED_NULL, encode_value
+from shardwright.sharding.pipelines.pipeline import may_involve_others
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import (

@@ -15,9 +15,10 @@ The reads depend on the arguments:
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from shardwright.router.exec.stage import ListStage, Stage
 from shardwright.router.lookup.environment import COLLECTIONLESS, JoinEnvironment, StageRunner, read_each
 from shardwright.router.lookup.lookup import Candidates, LetVariables, Lookup, WantedValues, has_plain_value
-from shardwright.router.lookup.mongod_stages import BatchedStream, joined_alone
+from shardwright.router.lookup.mongod_stages import BatchedStage, joined_alone
 from shardwright.router.lookup.pipeline_input import (
     BATCH_MATCHES_BYTES_MAX,
     MEMORY_BYTES_MAX,
@@ -30,7 +31,6 @@ from shardwright.router.lookup.pipeline_input import (
     raw_stage,
     stage,
 )
-from shardwright.router.lookup.streams import DocumentStream, ListStream
 from shardwright.wire.rawbson import ARRAY, OBJECT, array_of_documents, element, find, from_elements
 
 
@@ -46,7 +46,7 @@ class SingleLookup:
         self._variables = variables
         self._run_stages = run_stages
 
-    async def results_of(self, document: bytes) -> DocumentStream:
+    async def results_of(self, document: bytes) -> Stage:
         """Read the documents to join a document with."""
         lookup = self._lookup
         [values] = await self._variables.of([document])
@@ -63,7 +63,7 @@ class SingleLookup:
             matching = raw_stage(b"$match", wanted.filter(foreign.encode()))
             candidates = await self._environment.read(lookup.collection, [matching, *lookup.leading_matches])
             nested = lookup.stages
-        equal = BatchedStream(self._environment, candidates, _ComparingStep(document, local, foreign))
+        equal = BatchedStage(self._environment, candidates, _ComparingStep(document, local, foreign))
         return await self._run_stages(self._environment.with_variables(variables), equal, nested)
 
 
@@ -128,9 +128,9 @@ class LookupStep:
             return await self._by_variables(documents)
         return await self._by_one_result(documents)
 
-    async def run_alone(self, document: bytes) -> DocumentStream:
+    async def run_alone(self, document: bytes) -> Stage:
         """See `mongod_stages.RunAlone`."""
-        results = await self._single.results_of(document) if self._result is None else ListStream(self._result)
+        results = await self._single.results_of(document) if self._result is None else ListStage(self._result)
         return joined_alone(self._environment, document, results, self._lookup.into, self._tail)
 
     async def _by_equality(self, documents: Sequence[bytes], local: str, foreign: str) -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""Running the stages of a pipeline, one after another, on a stream of documents.
+"""Running the stages of a pipeline, one after another, on documents of the router.
 
 Each pipeline of a ``$facet`` that joins receives all documents, through a `Tee`. A ``$group`` after a join runs in two
 steps: the mongod that joins evaluates its expressions and returns only their values, which are then grouped. The reason
@@ -11,15 +11,17 @@ from typing import Final
 
 import trio
 
-from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.exec.combined import Tee, TeeReader, UnionStage
+from shardwright.router.exec.remote import RemoteCursor
+from shardwright.router.exec.stage import GetMore, Stage
 from shardwright.router.lookup.environment import COLLECTIONLESS, JoinEnvironment, StageRunner
 from shardwright.router.lookup.graph_lookup import GraphLookup, GraphStep
 from shardwright.router.lookup.lookup import Lookup, begins_with_documents, string_at
 from shardwright.router.lookup.lookup_step import LookupStep
-from shardwright.router.lookup.mongod_stages import BatchedStream, ComputedStream, mapped_stream
+from shardwright.router.lookup.mongod_stages import BatchedStage, ComputedStage, mapped_stage
 from shardwright.router.lookup.pipeline_input import Room, TooLargeError
-from shardwright.router.lookup.streams import ConcatenatedStream, DocumentStream, Tee, TeeReader
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
+from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.pipelines.pipeline import Stage as PipelineStage
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import BSON_OBJECT_INTERNAL_BYTES_MAX, check_size
@@ -38,13 +40,12 @@ from shardwright.wire.rawbson import (
 )
 
 
-class FacetStream:
-    """A `streams.DocumentStream` with the single result of a ``$facet``."""
+class FacetStage(Stage):
+    """The single result of a ``$facet``."""
 
     def __init__(
-        self, environment: JoinEnvironment, source: DocumentStream, stage: Stage, run_stages: StageRunner
+        self, environment: JoinEnvironment, source: Stage, stage: PipelineStage, run_stages: StageRunner
     ) -> None:
-        """Prepare the stream."""
         self._environment = environment
         self._source = source
         self._run_stages = run_stages
@@ -52,18 +53,18 @@ class FacetStream:
 
     @property
     def remotes(self) -> Sequence[RemoteCursor]:
-        """See `streams.DocumentStream`."""
+        """See `Stage`."""
         return self._source.remotes
 
-    async def next_batch(self) -> list[bytes]:
-        """See `streams.DocumentStream`."""
+    async def next_batch(self, get_more: GetMore) -> list[bytes]:
+        """See `Stage`."""
         if self._facets is None:
             return []
         facets, self._facets = self._facets, None
-        results = await self._results(facets)
+        results = await self._results(facets, get_more)
         return [from_elements(b"".join(element(name, ARRAY, array_of_documents(results[name])) for name in facets))]
 
-    async def _results(self, facets: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, list[bytes]]:
+    async def _results(self, facets: Mapping[bytes, Sequence[bytes]], get_more: GetMore) -> dict[bytes, list[bytes]]:
         """Run all pipelines concurrently; return their results."""
         results: dict[bytes, list[bytes]] = {}
         failures: list[CommandError] = []
@@ -79,7 +80,7 @@ class FacetStream:
 
         async def pump() -> None:
             try:
-                await tee.pump()
+                await tee.pump(get_more)
             except CommandError as error:
                 fail(error)
 
@@ -98,7 +99,7 @@ class FacetStream:
         return results
 
 
-def _parse(stage: Stage) -> dict[bytes, tuple[bytes, ...]]:
+def _parse(stage: PipelineStage) -> dict[bytes, tuple[bytes, ...]]:
     """Return the pipelines by field. A mongod has validated the stage."""
     return {name: tuple(array_documents(stage.raw, span)) for name, span in index(stage.raw, stage.span[2]).items()}
 
@@ -118,7 +119,7 @@ _GROUP: Final = b"g"
 _OPERANDS: Final = b"a"
 
 
-def narrowed(stage: Stage) -> tuple[bytes, Stage] | None:
+def narrowed(stage: PipelineStage) -> tuple[bytes, PipelineStage] | None:
     """Split a ``$group`` into a ``$replaceWith`` that evaluates its expressions, and a ``$group`` of their values.
 
     Args:
@@ -148,7 +149,7 @@ def narrowed(stage: Stage) -> tuple[bytes, Stage] | None:
         grouping.append(element(name, OBJECT, from_elements(element(operator, kind, operand))))
     values = element(b"$replaceWith", OBJECT, from_elements(b"".join(evaluated)))
     group = element(b"$group", OBJECT, from_elements(b"".join(grouping)))
-    return from_elements(values), Stage.parse(from_elements(group))
+    return from_elements(values), PipelineStage.parse(from_elements(group))
 
 
 def _group(specification: bytes, span: Span) -> bytes:
@@ -186,7 +187,7 @@ class UnionWith:
     stages: tuple[bytes, ...] = ()
 
     @classmethod
-    def parse(cls, stage: Stage) -> "UnionWith":
+    def parse(cls, stage: PipelineStage) -> "UnionWith":
         """Parse the stage, which must be valid."""
         if stage.span[0] == STRING:
             return cls(str(stage.specification))
@@ -207,10 +208,8 @@ _SINGLE_DOCUMENT: Final = frozenset(
 _EXTENDING: Final = frozenset({"$lookup", "$graphLookup"})
 
 
-async def run_stages(
-    environment: JoinEnvironment, source: DocumentStream, stages: Sequence[Stage | bytes]
-) -> DocumentStream:
-    """Run a pipeline whose input is a stream; return its results.
+async def run_stages(environment: JoinEnvironment, source: Stage, stages: Sequence[PipelineStage | bytes]) -> Stage:
+    """Run a pipeline whose input is another stage; return the stage of its results.
 
     Args:
         source: the input, which is closed if the pipeline is refused.
@@ -219,20 +218,12 @@ async def run_stages(
     Raises:
         CommandError: a stage is wrong; OperationNotSupportedInTransaction, a ``$unionWith`` is part of a transaction.
     """
-    is_open = False
-    try:
-        stream = _run_stages(environment, source, stages)
-        is_open = True
-        return stream
-    finally:
-        if not is_open:
-            environment.operation.context.cursors.kill_remotes(source.remotes)
+    with environment.operation.context.cursors.closing_on_error(source):
+        return _run_stages(environment, source, stages)
 
 
-def _run_stages(
-    environment: JoinEnvironment, source: DocumentStream, stages: Sequence[Stage | bytes]
-) -> DocumentStream:
-    rest = [Stage.parse(each) if isinstance(each, bytes) else each for each in stages]
+def _run_stages(environment: JoinEnvironment, source: Stage, stages: Sequence[PipelineStage | bytes]) -> Stage:
+    rest = [PipelineStage.parse(each) if isinstance(each, bytes) else each for each in stages]
     stream = source
     while rest:
         if _names_others(rest[0], environment.db):
@@ -240,23 +231,21 @@ def _run_stages(
             tail = _take_tail(rest, environment.db) if stage.name in _EXTENDING else []
             stream = _joined(environment, stream, stage, tail)
         elif rest[0].name in _SINGLE_DOCUMENT:
-            stream = mapped_stream(environment, stream, _take_single_document(rest, environment.db))
+            stream = mapped_stage(environment, stream, _take_single_document(rest, environment.db))
         else:
-            stream = ComputedStream(environment, stream, _take_others(rest, environment.db))
+            stream = ComputedStage(environment, stream, _take_others(rest, environment.db))
     return stream
 
 
-def _joined(
-    environment: JoinEnvironment, source: DocumentStream, stage: Stage, tail: Sequence[bytes]
-) -> DocumentStream:
+def _joined(environment: JoinEnvironment, source: Stage, stage: PipelineStage, tail: Sequence[bytes]) -> Stage:
     if stage.name == "$lookup":
         lookup = LookupStep(environment, Lookup.parse(_raw(stage)), tail, run_stages)
-        return BatchedStream(environment, source, lookup, lookup.run_alone)
+        return BatchedStage(environment, source, lookup, lookup.run_alone)
     if stage.name == "$graphLookup":
         graph = GraphStep(environment, GraphLookup.parse(_raw(stage)), tail)
-        return BatchedStream(environment, source, graph, graph.run_alone)
+        return BatchedStage(environment, source, graph, graph.run_alone)
     if stage.name == "$facet":
-        return FacetStream(environment, source, stage, run_stages)
+        return FacetStage(environment, source, stage, run_stages)
     if stage.name == "$unionWith":
         if environment.operation.transaction is not None:
             raise CommandError(
@@ -265,28 +254,28 @@ def _joined(
             )
         union = UnionWith.parse(stage)
         collection = COLLECTIONLESS if union.collection is None else union.collection
-        return ConcatenatedStream(source, lambda: environment.read(collection, union.stages))
+        return UnionStage(source, lambda: environment.read(collection, union.stages))
     raise AssertionError(f"{stage.name} names no collections")
 
 
-def _raw(stage: Stage) -> bytes:
+def _raw(stage: PipelineStage) -> bytes:
     """Return the specification of a stage, a document."""
     _, _, start, end = stage.span
     return stage.raw[start:end]
 
 
-def _names_others(stage: Stage, db: str) -> bool:
+def _names_others(stage: PipelineStage, db: str) -> bool:
     return bool(Pipeline((stage,)).involved_namespaces(db))
 
 
-def _take_single_document(rest: list[Stage], db: str) -> list[bytes]:
+def _take_single_document(rest: list[PipelineStage], db: str) -> list[bytes]:
     taken: list[bytes] = []
     while rest and rest[0].name in _SINGLE_DOCUMENT and not _names_others(rest[0], db):
         taken.append(rest.pop(0).raw)
     return taken
 
 
-def _take_tail(rest: list[Stage], db: str) -> list[bytes]:
+def _take_tail(rest: list[PipelineStage], db: str) -> list[bytes]:
     """Take the stages that the joining mongod applies to the documents before it returns them."""
     taken = _take_single_document(rest, db)
     parts = narrowed(rest[0]) if rest and rest[0].name == "$group" else None
@@ -296,7 +285,7 @@ def _take_tail(rest: list[Stage], db: str) -> list[bytes]:
     return taken
 
 
-def _take_others(rest: list[Stage], db: str) -> list[bytes]:
+def _take_others(rest: list[PipelineStage], db: str) -> list[bytes]:
     taken = [rest.pop(0).raw]
     while rest and not _names_others(rest[0], db):
         taken.append(rest.pop(0).raw)

@@ -1,247 +1,38 @@
-"""The plan of an aggregation: the shards' part, the merger, and the locations of the other collections.
+"""The plan of an aggregation: the shards' part, the merger, and the stages that the router runs.
 
-A shard that runs a stage must have all of each collection that the stage names.
+`complete` runs the `PHASES` of planning in order. Each checks the pipeline or adds to the plan. The plan is then
+executed (`operations.aggregation`), or described for ``explain``.
 """
 
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from bson.timestamp import Timestamp
+
+from shardwright.router.operations.checked_pipeline import check_pipeline
+from shardwright.router.operations.cursor_opening import snapshot_of
+from shardwright.router.operations.involved_collections import (
+    Segment,
+    check_out_targets,
+    locate,
+    merge_target,
+    segments_of,
+)
 from shardwright.router.operations.operation import Operation
+from shardwright.router.operations.router_documents import SHARDED_DATA_DISTRIBUTION, check_distribution
+from shardwright.router.pipelines.commands import explained_split, merge_type, shards_for_pipeline
 from shardwright.router.pipelines.router_merge import Counting, RouterMerge
 from shardwright.router.pipelines.split import SplitPipeline
-from shardwright.router.pipelines.stages import COLLECTIONLESS, WRITING
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.stale_routing import StaleRoutingError
-from shardwright.router.replies.shard_reply import JoinNeededError
-from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES, involved_namespaces_element
+from shardwright.router.pipelines.stages import COLLECTIONLESS
+from shardwright.router.placement.routing_info import CollectionRouting
+from shardwright.router.reads.aggregations import batch_size
+from shardwright.router.reads.find_arguments import collation_of
 from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import ARRAY, OBJECT, Span, spans
-from shardwright.wire.read_preference import ReadPreference
-
-OUT_TO_SHARDED: Final = 28769
-"""MongoDB's error code for an ``$out`` whose target is sharded."""
-
-_LOCAL: Final = "local"
-"""Each mongod's own database, where mongods refuse writes of pipelines."""
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignCollections:
-    """The collections that a pipeline names besides its own.
-
-    Attributes:
-        routings: their routing. All are unsharded, and on the shard that runs the pipeline.
-        version_elements: the version elements for that shard; empty for a genuine shard.
-    """
-
-    routings: tuple[CollectionRouting, ...] = ()
-    version_elements: bytes = b""
-
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Add these routings to a `StaleRoutingError` raised in the block."""
-        try:
-            yield
-        except StaleRoutingError as stale:
-            stale.involved = self.routings
-            raise
-
-
-NO_FOREIGN_COLLECTIONS: Final = ForeignCollections()
-
-
-async def foreign_collections(
-    operation: Operation,
-    pipeline: Pipeline,
-    shard: str,
-    preference: ReadPreference,
-    *,
-    create_databases: bool = False,
-) -> ForeignCollections:
-    """Look up the other collections that a pipeline names.
-
-    A genuine shard does not understand the field for their versions. It routes its reads itself. For it, the routing of
-    collections that are written is refreshed first.
-
-    Args:
-        create_databases: whether to create missing databases of written collections, on ``shard``.
-
-    Raises:
-        JoinNeededError: ``shard`` does not have all of a collection that is read.
-        CommandError: CommandNotSupported, it does not have all of a collection that is written; 28769, the target of
-            ``$out`` is sharded.
-    """
-    named = pipeline.involved_namespaces(operation.request.db)
-    if not named:
-        return NO_FOREIGN_COLLECTIONS
-    routing_cache = operation.context.routing
-    is_checked_by_shard = await operation.context.shards.understands(shard, INVOLVED_NAMESPACES.decode(), preference)
-    found: list[CollectionRouting] = []
-    for namespace, is_written in named.items():
-        db = namespace.partition(".")[0]
-        if is_written and create_databases and db != _LOCAL:
-            await routing_cache.database(db, create=True, primary=shard)
-        routing = await routing_cache.find(namespace)
-        if routing is None:
-            continue  # the database does not exist, so the collection is empty
-        # No shard checks the version of this routing.
-        if is_written and not is_checked_by_shard:
-            routing = await routing_cache.latest(routing)
-        elif not _is_on(routing, shard):
-            routing = await routing_cache.latest_if_readable(routing)
-        if not _is_on(routing, shard):
-            raise _refusal(routing, shard, is_written=is_written, is_out=is_written and "$out" in pipeline.names)
-        found.append(routing)
-    if not is_checked_by_shard:
-        return ForeignCollections(tuple(found))
-    elements = involved_namespaces_element({each.namespace: each.versions_for(shard) for each in found})
-    return ForeignCollections(tuple(found), elements)
-
-
-def _is_on(routing: CollectionRouting, shard: str) -> bool:
-    return not routing.is_sharded and routing.primary == shard
-
-
-def _refusal(routing: CollectionRouting, shard: str, *, is_written: bool, is_out: bool) -> CommandError:
-    if routing.is_sharded and is_out:
-        return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
-    where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
-    message = (
-        f"This aggregation runs on {shard} and names the collection {routing.namespace}, but {where}: a pipeline over "
-        "several shards may only filter and transform documents of one collection"
-    )
-    if is_written:
-        return CommandError(ErrorCode.CommandNotSupported, message)
-    return JoinNeededError(CommandError(ErrorCode.CommandNotSupported, message), frozenset({routing.namespace}))
-
-
-MAY_WRITE_OUT: Final = frozenset({"$facet", "$out"})
-"""Stages that `check_out_targets` inspects."""
-
-_OUT_FIELDS: Final = 16994
-_OUT_FIELDS_TEXT: Final = "If an object is passed to $out it must have exactly 2 fields: 'db' and 'coll'"
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedStage:
-    """A stage, and the collections it names.
-
-    Attributes:
-        routings: the routing of each collection whose database exists.
-    """
-
-    stage: Stage
-    routings: tuple[CollectionRouting, ...]
-
-    @property
-    def shard(self) -> str | None:
-        """The shard that has all of these collections, None if the stage may run anywhere.
-
-        Raises:
-            JoinNeededError: no shard has them all, and the stage reads them.
-            CommandError: CommandNotSupported, no shard has them all, and the stage writes; 28769, the target of
-                ``$out`` is sharded.
-        """
-        shards = {routing.primary for routing in self.routings if not routing.is_sharded}
-        sharded = next((routing for routing in self.routings if routing.is_sharded), None)
-        if sharded is not None:
-            raise refusal(sharded, self.stage)
-        if len(shards) > 1:
-            raise refusal(self.routings[-1], self.stage)
-        return shards.pop() if shards else None
-
-
-async def locate(operation: Operation, stages: Sequence[Stage]) -> list[LocatedStage]:
-    """Look up the collections that stages name."""
-    found, cache = [], operation.context.routing
-    for stage in stages:
-        names = Pipeline((stage,)).involved_namespaces(operation.request.db)
-        routings = [routing for name in names if (routing := await cache.find(name)) is not None]
-        # No shard would report that a collection is no longer sharded.
-        found.append(LocatedStage(stage, tuple([await cache.confirmed_if_sharded(each) for each in routings])))
-    return found
-
-
-async def target_of(operation: Operation, stage: Stage) -> CollectionRouting | None:
-    """Return the routing of the collection that an ``$out`` or ``$merge`` writes; None if it names none.
-
-    Raises:
-        CommandError: NamespaceNotFound, its database does not exist.
-    """
-    cache, names = operation.context.routing, Pipeline((stage,)).involved_namespaces(operation.request.db)
-    if not names:
-        return None
-    # No shard would report that a collection is no longer sharded.
-    return await cache.confirmed_if_sharded(await cache.collection(next(iter(names))))
-
-
-async def check_out_targets(operation: Operation, pipeline: Pipeline) -> None:
-    """Look up the targets of ``$out``, also inside ``$facet``, before anything else, as mongos does.
-
-    Raises:
-        CommandError: 16994, the target is not a database and a collection; NamespaceNotFound, its database does not
-            exist; 28769, it is sharded.
-    """
-    for stage in _outs(pipeline.stages):
-        routing = await target_of(operation, stage)
-        if routing is not None and routing.is_sharded:
-            raise refusal(routing, stage)
-
-
-def _outs(stages: Iterable[Stage]) -> Iterator[Stage]:
-    for stage in stages:
-        if stage.name == "$out":
-            target = stage.specification
-            if isinstance(target, Mapping) and target.keys() != {"db", "coll"}:
-                raise CommandError(_OUT_FIELDS, _OUT_FIELDS_TEXT)
-            yield stage
-        elif stage.name == "$facet" and stage.span[0] == OBJECT:
-            for _, facet in spans(stage.raw, stage.span[2]):
-                yield from _outs(_stages_in(stage.raw, facet))
-
-
-def _stages_in(body: bytes, array: Span) -> Iterator[Stage]:
-    """Yield the stages in an array, without malformed ones, which a mongod will refuse."""
-    elements = spans(body, array[2]) if array[0] == ARRAY else ()
-    for _, (kind, _, start, end) in elements:
-        if kind == OBJECT and len(list(spans(body, start))) == 1:
-            yield Stage.parse(body[start:end])
-
-
-def refusal(routing: CollectionRouting, stage: Stage) -> CommandError:
-    """Return the error for a stage that no shard can run because of one of its collections."""
-    if routing.is_sharded and stage.name == "$out":
-        return CommandError(OUT_TO_SHARDED, f"{routing.namespace} cannot be sharded")
-    where = "it is sharded" if routing.is_sharded else f"it is on {routing.primary}"
-    verb = "write to" if stage.name in WRITING else "read"
-    error = CommandError(
-        ErrorCode.CommandNotSupported,
-        f"{stage.name} would {verb} the collection {routing.namespace}, but {where}: the other collections of a stage "
-        "have to be unsharded and on one shard",
-    )
-    return error if stage.name in WRITING else JoinNeededError(error, frozenset({routing.namespace}))
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Stages that one shard runs on the results of others."""
-
-    shard: str
-    stages: tuple[Stage, ...]
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether it has a ``$out`` or a ``$merge``."""
-        return any(stage.name in WRITING for stage in self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class AggregationPlan:
+class SplitPlan:
     """A split pipeline. One of ``counting``, ``merge`` and ``segments`` defines the merge.
 
     Attributes:
@@ -262,57 +53,161 @@ class AggregationPlan:
     segments: tuple[Segment, ...] = ()
 
 
-async def plan_aggregation(
-    operation: Operation, pipeline: Pipeline, shards: Sequence[str], *, may_count: bool = True
-) -> AggregationPlan | None:
-    """Split a pipeline; return None if one shard can run it whole.
+@dataclass(slots=True)
+class AggregationPlan:
+    """The way to run an aggregation. The phases set the attributes that have defaults.
 
-    Args:
+    Attributes:
+        pipeline: the stages, as one shard would receive them.
+        ordered: the same with conditions moved forward.
+        namespace: the namespace of the shards' cursors.
+        routing: the routing of the collection; None without a collection.
+        versions: the version elements for each shard that has documents; None until the shards are chosen.
+        time: of the snapshot, None outside snapshots.
+        target: the routing of the collection that the router writes; None if it writes none.
+        by_router: the stages that the router runs after the pipeline: the ``$merge`` into ``target``, or joins.
         may_count: whether the router may add up the shards' counts, which makes up the whole first batch.
+        split: None if one shard runs the whole pipeline.
+    """
+
+    operation: Operation
+    pipeline: Pipeline
+    ordered: Pipeline
+    namespace: str
+    routing: CollectionRouting | None = None
+    versions: dict[str, bytes] | None = None
+    time: Timestamp | None = None
+    target: CollectionRouting | None = None
+    by_router: tuple[Stage, ...] = ()
+    may_count: bool = True
+    split: SplitPlan | None = None
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards that have documents."""
+        return tuple(self.versions or ())
+
+    def describe(self) -> tuple[str, dict[str, Any]]:
+        """Return ``mergeType`` and ``splitPipeline`` of a split pipeline for ``explain``."""
+        assert self.split is not None
+        merger_part = (*self.split.merger_part, *self.by_router)
+        if self.by_router and self.by_router[-1].name == "$merge":
+            merging = "anyShard"  # the shards of mongos execute the $merge in parallel
+        else:
+            may_spill = bool(self.operation.argument(b"allowDiskUse"))
+            merging = merge_type(self.split.merger_part, may_spill=may_spill)
+        return merging, explained_split(self.split.shards_part, merger_part, self.namespace, self.split.sort)
+
+
+async def check_places(plan: AggregationPlan) -> None:
+    """Refuse stages that cannot read a sharded collection."""
+    if plan.routing is not None and plan.routing.is_sharded:
+        check_distribution(plan.pipeline, plan.operation.request.db)
+
+
+async def check_outs(plan: AggregationPlan) -> None:
+    """Check the targets of ``$out``."""
+    await check_out_targets(plan.operation, plan.pipeline)
+
+
+async def check_source(plan: AggregationPlan) -> None:
+    """Make a mongod refuse a source that cannot be on a collection."""
+    if plan.routing is not None and plan.pipeline.first in COLLECTIONLESS:
+        await check_pipeline(plan.operation)
+
+
+async def take_merge(plan: AggregationPlan) -> None:
+    """Leave a ``$merge`` into a sharded collection to the router; for any other, check the target's unique index."""
+    target = await merge_target(plan.operation, plan.pipeline)
+    if target is None:
+        return
+    stages = plan.ordered.stages
+    if target.is_sharded:
+        plan.target, plan.by_router = target, stages[-1:]
+        plan.pipeline = plan.ordered = Pipeline(stages[:-1])
+    elif isinstance(stages[-1].specification, Mapping) and "on" in stages[-1].specification:
+        await check_pipeline(plan.operation, target.primary)
+
+
+async def choose_shards(plan: AggregationPlan) -> None:
+    """Target the shards that have documents. The aggregation that a ``$merge`` of the router reads has its own plan."""
+    routing, request = plan.routing, plan.operation.request
+    if plan.versions is not None or plan.target is not None:
+        return
+    assert routing is not None
+    snapshot = snapshot_of(plan.operation, routing.table)
+    plan.time = snapshot.reading
+    shards = shards_for_pipeline(routing, plan.ordered, collation_of(request), snapshot.targeting)
+    plan.versions = {shard: routing.versions_for(shard) for shard in shards}
+    plan.may_count = len(shards) == 1 or batch_size(request) != 0
+
+
+async def split(plan: AggregationPlan) -> None:
+    """Split the pipeline unless one shard can run it whole.
 
     Raises:
         CommandError: a stage needs collections that are not on one shard.
     """
+    if plan.versions is None:
+        return
+    pipeline, shards = plan.ordered, plan.shards
     if len(shards) == 1 or pipeline.first in COLLECTIONLESS:
-        return await _plan_for_one(operation, pipeline, shards[0])
-    split = SplitPipeline.of(pipeline)
-    counting = Counting.of(pipeline) if may_count else None
-    merge = None if counting is not None else RouterMerge.of(split)
+        plan.split = await _split_for_one(plan.operation, pipeline, shards[0])
+        return
+    parts = SplitPipeline.of(pipeline)
+    counting = Counting.of(pipeline) if plan.may_count else None
+    merge = None if counting is not None else RouterMerge.of(parts)
     segments: tuple[Segment, ...] = ()
     if counting is None and merge is None:
-        split = split.returning_needed_fields()
-        segments = segments_of(await locate(operation, split.merger_part), shards)
-    return AggregationPlan(
-        split.shards_part, split.merger_part, split.sort, split.needs_merge, counting, merge, segments
+        parts = parts.returning_needed_fields()
+        segments = segments_of(await locate(plan.operation, parts.merger_part), shards)
+    plan.split = SplitPlan(
+        parts.shards_part, parts.merger_part, parts.sort, parts.needs_merge, counting, merge, segments
     )
 
 
-async def _plan_for_one(operation: Operation, pipeline: Pipeline, shard: str) -> AggregationPlan | None:
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of planning.
+
+    Attributes:
+        stages: the phase runs only for pipelines with one of these stages; None for all pipelines.
+    """
+
+    run: Callable[[AggregationPlan], Awaitable[None]]
+    stages: frozenset[str] | None = None
+
+
+PHASES: Final = (
+    Phase(check_places, frozenset({SHARDED_DATA_DISTRIBUTION})),
+    Phase(check_outs, frozenset({"$facet", "$out"})),
+    Phase(check_source, COLLECTIONLESS),
+    Phase(take_merge, frozenset({"$merge"})),
+    Phase(choose_shards),
+    Phase(split),
+)
+"""The phases of planning, in order."""
+
+
+async def complete(plan: AggregationPlan) -> AggregationPlan:
+    """Run the phases that the pipeline needs.
+
+    Raises:
+        JoinNeededError: no shard has all collections that the pipeline reads.
+        CommandError: the pipeline is refused.
+    """
+    names = plan.pipeline.names
+    for phase in PHASES:
+        if phase.stages is None or not phase.stages.isdisjoint(names):
+            await phase.run(plan)
+    return plan
+
+
+async def _split_for_one(operation: Operation, pipeline: Pipeline, shard: str) -> SplitPlan | None:
     """Split a pipeline for one shard before the first stage that needs collections of another shard."""
     located = await locate(operation, pipeline.stages)
     for at, stage in enumerate(located):
         if stage.shard not in (None, shard):
             stages = pipeline.stages
-            return AggregationPlan(stages[:at], stages[at:], segments=segments_of(located[at:], (shard,)))
+            return SplitPlan(stages[:at], stages[at:], segments=segments_of(located[at:], (shard,)))
     return None
-
-
-def segments_of(stages: Sequence[LocatedStage], anywhere: Sequence[str]) -> tuple[Segment, ...]:
-    """Form as few segments as possible, each on the shard that has the collections of its stages.
-
-    Args:
-        anywhere: the shards to choose from for stages without collections.
-
-    Raises:
-        CommandError: from `LocatedStage.shard`.
-    """
-    segments: list[tuple[str | None, list[Stage]]] = [(None, [])]
-    for located in stages:
-        shard, held = segments[-1]
-        wanted = located.shard
-        if wanted is not None and shard not in (None, wanted):
-            segments.append((wanted, [located.stage]))
-        else:
-            held.append(located.stage)
-            segments[-1] = (shard or wanted, held)
-    return tuple(Segment(shard or random.choice(anywhere), tuple(held)) for shard, held in segments)

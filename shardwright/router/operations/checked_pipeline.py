@@ -8,10 +8,8 @@ exist, so that nothing is planned. Shards execute statements of transactions wit
 import re
 from typing import Final
 
-from shardwright.router.cursors.cursor import API_PARAMETERS
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.explain import VERBOSITIES, wrapped
-from shardwright.router.reads.raw_elements import raw_elements
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.arguments import GENERIC_ARGUMENTS
 from shardwright.wire.error_codes import ErrorCode
@@ -20,7 +18,8 @@ from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import STRING, element, encode_elements, from_elements, string_value, without
 from shardwright.wire.read_preference import ReadPreference
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, raw_elements
+from shardwright.wire.request_validation import API_PARAMETERS
 
 EXECUTING: Final = "PlanExecutor error during aggregation :: caused by :: "
 """Mongod's prefix to errors of a pipeline that it has parsed successfully."""
@@ -31,16 +30,20 @@ _NO_UNIQUE_INDEX_HERE: Final = 51183
 
 _ANY_MEMBER: Final = ReadPreference("primaryPreferred")
 _MISSING: Final = element(b"aggregate", STRING, string_value("tmp.explained"))
-_CHECKED: Final = (b"pipeline", b"collation", b"let", b"allowDiskUse", b"bypassDocumentValidation")
+_CHECKED: Final = frozenset({b"pipeline", b"collation", b"let", b"allowDiskUse", b"bypassDocumentValidation"})
+_ELSEWHERE: Final = frozenset({b"aggregate", b"cursor", b"explain", b"collectionUUID"})
+"""Arguments of aggregations that the router itself checks, or gives in another form."""
+
 _NEEDS_INDEX: Final = re.compile(rb"\$(?:geoNear|text)\0")
 """Operators that mongod refuses on a collection without the index, and so on one that does not exist."""
 
 
-async def check_pipeline(operation: Operation, target: str | None = None) -> None:
-    """Refuse an invalid pipeline.
+async def check_pipeline(operation: Operation, target: str | None = None, *, all_arguments: bool = False) -> str:
+    """Refuse an invalid pipeline; return the shard that has parsed a valid one.
 
     Args:
         target: a shard with the collection that the last stage writes, None if there is none.
+        all_arguments: whether to check all arguments of the aggregation instead of those that concern the pipeline.
 
     Raises:
         CommandError: mongod's error, also about the Stable API; 51190, there is no unique index on the fields of a
@@ -49,7 +52,12 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
     shard, source = await _where(operation, target)
     request = operation.request
     body, fields = request.body, request.fields
-    given = [body[fields[name][1] : fields[name][3]] for name in _CHECKED if name in fields]
+    checked = fields.keys() - _ELSEWHERE if all_arguments else _CHECKED
+    given = [
+        body[fields[name][1] : fields[name][3]]
+        for name in fields
+        if name in checked and not (name in GENERIC_ARGUMENTS or name.startswith(b"$"))
+    ]
     inner = from_elements(b"".join((source, *given, encode_elements({"cursor": {}}))))
     reply = await parsed_by(operation, shard, inner)
     try:
@@ -58,6 +66,7 @@ async def check_pipeline(operation: Operation, target: str | None = None) -> Non
         if error.code != _NO_UNIQUE_INDEX_HERE:
             raise
         raise CommandError(_NO_UNIQUE_INDEX, error.message) from error
+    return shard
 
 
 async def parsed_by(operation: Operation, shard: str, inner: bytes) -> ShardReply:

@@ -1,30 +1,32 @@
-"""Opening cursors: on one shard, whose reply is forwarded, or on several, whose results are merged.
+"""Opening reads on shards, and answering clients with their first batch.
 
-In a snapshot, all shards read at the same time.
+The reply of one shard is forwarded; the documents of any other root stage are the first batch. In a snapshot, all
+shards read at the same time.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.router.cursors.cursor import GetMore, OpeningCursor
-from shardwright.router.cursors.open_cursor import CursorOwner
-from shardwright.router.cursors.remote import RemoteCursor
-from shardwright.router.cursors.single_shard import SingleShardCursor
+from shardwright.router.cursors.open_cursor import Cursor, CursorOwner, batch_element
+from shardwright.router.exec.remote import RemoteCursor
+from shardwright.router.exec.shard import ShardStage
+from shardwright.router.exec.stage import GetMore, MissingStage, Stage
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import send_to_one
 from shardwright.router.reads.read_concern import snapshot_time
-from shardwright.router.replies.cursor_reply import CursorReply, is_whole_result
+from shardwright.router.replies.cursor_reply import FIRST_BATCH, CursorReply, empty_cursor, is_whole_result
+from shardwright.router.replies.reply_builder import Reply, raw_reply
 from shardwright.router.replies.shard_reply import ShardReply, raise_worst
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _OUT_OF_REACH: Final = frozenset({ErrorCode.FailedToSatisfyReadPreference, ErrorCode.MaxTimeMSExpired})
 _CATEGORIES_OUT_OF_REACH: Final = (Category.NETWORK, Category.NOT_PRIMARY, Category.SHUTDOWN)
@@ -50,10 +52,12 @@ async def open_on_one_shard(
         StaleRoutingError: the shard refused the versions.
     """
     reply = await send_to_one(operation, shard_id, frame, preference=preference, may_repeat=may_repeat)
-    return reply.for_client() if reply.error is not None else adopt(operation, reply, is_immortal=is_immortal)
+    if reply.error is not None or is_whole_result(reply):
+        return reply.for_client()
+    return forward_opening(operation, ShardStage(operation.sender, reply), is_immortal=is_immortal)
 
 
-def opener_of(operation: Operation) -> CursorOwner:
+def _opener_of(operation: Operation) -> CursorOwner:
     """Return the owner of a cursor that an operation opens; with access control, the owner includes the command."""
     owner = CursorOwner.of(operation.request, operation.user)
     if operation.context.access is None:
@@ -61,33 +65,82 @@ def opener_of(operation: Operation) -> CursorOwner:
     return replace(owner, admitted=operation.origin)
 
 
-def adopt(
-    operation: Operation, reply: ShardReply, *, is_immortal: bool = False, has_api_parameters: bool = True
-) -> bytes:
-    """Adopt the cursor that one shard has opened; return the frame for the client.
+@dataclass(slots=True)
+class OpenedRead:
+    """A read whose cursors are open on shards, to be answered with `answer_cursor` or read by the router.
+
+    Attributes:
+        operation: the operation that opened it, in the form in which it runs.
+        namespace: ``db.collection`` for the client's cursor.
+        batch_size: the number of documents in the first batch, None for the default.
+    """
+
+    operation: Operation
+    root: Stage
+    namespace: str
+    batch_size: int | None = None
+
+    async def first_batch(self) -> list[bytes]:
+        """Return the documents of the first batch, and close the read."""
+        opening = GetMore(self.operation.request, self.operation.client, batch_size=self.batch_size)
+        try:
+            return await self.root.next_batch(opening)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Kill the cursors that have not been read to their end, in the background."""
+        self.operation.context.cursors.close(self.root)
+
+
+AggregateRunner: TypeAlias = Callable[[Operation, str], Awaitable[OpenedRead]]
+"""Opens an aggregation regardless of the location of its data; takes the operation and the name of its cursor."""
+
+
+@may_run_in_reactor
+async def answer_cursor(read: OpenedRead, *, is_single_batch: bool = False, is_immortal: bool = False) -> Reply:
+    """Reply to a command with the first batch of a read, and keep the cursor unless it is exhausted.
 
     Args:
+        is_single_batch: whether to close the cursor after this batch.
         is_immortal: whether the cursor has no idle timeout.
-        has_api_parameters: whether it was opened with the client's API parameters, if any.
-
-    Raises:
-        RemoteProtocolError: the reply has no cursor.
     """
-    if is_whole_result(reply):
-        return reply.for_client()
-    cursor = CursorReply.of(reply)
-    if not cursor.cursor_id:
-        return cursor.frame
-    remote = RemoteCursor.opened(operation.sender, reply, cursor)
-    opened = SingleShardCursor(remote, has_api_parameters=has_api_parameters)
-    cursor_id = operation.context.cursors.open(
-        opened,
-        opener_of(operation),
+    operation, root = read.operation, read.root
+    if isinstance(root, ShardStage):
+        return forward_opening(operation, root)
+    if isinstance(root, MissingStage):
+        return empty_cursor(read.namespace)
+    opening = GetMore(operation.request, operation.client, batch_size=read.batch_size)
+    cursor_id = 0
+    try:
+        documents = await root.next_batch(opening)
+        if not (is_single_batch or root.is_exhausted):
+            cursor_id = register(operation, read.namespace, root, is_immortal=is_immortal)
+        element = batch_element(root, FIRST_BATCH, documents, cursor_id, read.namespace)
+        clock = operation.context.clock
+        return raw_reply(operation.request.message.request_id, element, clock, root.operation_time)
+    finally:
+        if not cursor_id:
+            operation.context.cursors.close(root)
+
+
+def forward_opening(operation: Operation, stage: ShardStage, *, is_immortal: bool = False) -> bytes:
+    """Return the opening reply of a shard to the client, and keep its cursor, if any."""
+    remote = stage.remote
+    if remote is None or remote.is_exhausted:
+        return stage.first_reply(0)
+    return stage.first_reply(register(operation, remote.namespace, stage, is_immortal=is_immortal))
+
+
+def register(operation: Operation, namespace: str, root: Stage, *, is_immortal: bool = False) -> int:
+    """Keep a cursor for the client of an operation; return its id."""
+    return operation.context.cursors.open(
+        Cursor(namespace, root, operation.context.clock),
+        _opener_of(operation),
         command=operation.request.body,
         is_immortal=is_immortal,
         client=operation.client,
     )
-    return cursor.with_cursor_id(cursor_id)
 
 
 @may_run_in_reactor
@@ -139,37 +192,6 @@ def kill_opened(operation: Operation, replies: Iterable[ShardReply]) -> None:
     operation.context.cursors.kill_remotes(
         RemoteCursor.opened(sender, reply, CursorReply.of(reply)) for reply in replies
     )
-
-
-@may_run_in_reactor
-async def answer_first_batch(
-    operation: Operation,
-    cursor: OpeningCursor,
-    batch_size: int | None,
-    *,
-    is_single_batch: bool = False,
-    is_immortal: bool = False,
-) -> bytes:
-    """Reply to a command with the first batch of a router's cursor, and keep the cursor unless it is exhausted.
-
-    Args:
-        batch_size: the number of documents, None for the default.
-        is_single_batch: whether to close the cursor after this batch.
-        is_immortal: whether the cursor has no idle timeout.
-    """
-    cursors = operation.context.cursors
-    opening = GetMore(operation.request, operation.client, batch_size=batch_size)
-    cursor_id = 0
-    try:
-        documents = await cursor.first_batch(opening)
-        if not (is_single_batch or cursor.is_exhausted):
-            owner = opener_of(operation)
-            command = operation.request.body
-            cursor_id = cursors.open(cursor, owner, command=command, is_immortal=is_immortal, client=operation.client)
-        return cursor.first_reply(opening, documents, cursor_id)
-    finally:
-        if not cursor_id:
-            cursors.kill_remotes(cursor.remotes)
 
 
 def _is_out_of_reach(reply: ShardReply) -> bool:

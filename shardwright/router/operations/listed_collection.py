@@ -7,9 +7,8 @@ CollectionUUIDMismatch.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.router.operations.operation import Operation
-from shardwright.router.operations.router_command import CommandHandler
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.operations.operation import CommandHandler, Operation
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.reads.find_arguments import collation_of
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.wire.error_codes import ErrorCode

@@ -15,8 +15,8 @@ import trio
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.int64 import Int64
 
-from shardwright.daemon.namespaces import namespace_of
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.command_table import namespace_of
+from shardwright.daemon.users import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.cursors.open_cursor import NO_USER, OpenCursor
 from shardwright.router.operations.begun_operation import running_operation
@@ -24,15 +24,13 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.transactions.router_transaction import Participant, Phase, RouterTransaction, iso_text
 from shardwright.router.transactions.transaction_table import RouterSession, TransactionTable
 from shardwright.sharding.bson_text import document_text
-from shardwright.wire.command_secrets import shown_body
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
-from shardwright.wire.rawbson import decode_document, encode_document
-from shardwright.wire.request import Request
+from shardwright.wire.rawbson import decode_document, encode_document, type_name_of
+from shardwright.wire.request import Request, shown_body
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import LOCAL_PEER
-from shardwright.wire.type_names import type_name_of
 
 CURRENT_OP: Final = "$currentOp"
 

@@ -1,21 +1,30 @@
-"""A request being executed by the router."""
+"""A request being executed by the router, and the entry of its command in the table of all commands.
 
+The table is in `router.commands.router_commands`. The dispatcher's stages do the work that all commands have in common:
+metrics, deadlines, errors, replies. A handler has only the work of its own command.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import bson
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.command_table import Command
+from shardwright.daemon.users import UserName
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting
+from shardwright.router.reads.find_arguments import FindArguments
+from shardwright.router.reads.result_merger import Order
 from shardwright.router.replies import reply_builder
-from shardwright.router.replies.reply_tail import signed
+from shardwright.router.replies.reply_builder import Reply, signed
 from shardwright.router.transactions.router_transaction import RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
 from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT, TXN_NUMBER
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import reply
 from shardwright.wire.passages import EPOCH
@@ -25,6 +34,8 @@ from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 
 if TYPE_CHECKING:
+    from shardwright.router.exec.stage import Relayed
+    from shardwright.router.transactions.transaction_table import RouterSession
     from shardwright.sharding.routing_table import RoutingTable
 
 _READ_PREFERENCES_KEPT: Final = 64
@@ -33,18 +44,54 @@ _READ_PREFERENCES_KEPT: Final = 64
 _READ_PREFERENCE_BYTES_KEPT: Final = 512
 
 
-class PassedOn(NamedTuple):
-    """The routing of an operation that was only forwarded to one shard and back.
+class Merged(NamedTuple):
+    """A find on several shards whose first batch was the whole result.
 
     Attributes:
+        shards: the shards in the order of the merge.
+        order: the order of the results; None for any.
+        has_sort_keys: whether shards added sort keys, if there is an order.
+        share: the limit that was sent to each shard; None for the client's own.
+    """
+
+    shards: tuple[str, ...]
+    arguments: FindArguments
+    order: Order | None
+    has_sort_keys: bool
+    share: int | None
+
+    def body_for_shards(self, body: bytes) -> bytes:
+        """Convert the client's command for each of the shards."""
+        return self.arguments.body_for_shards(body, has_sort_keys=self.has_sort_keys, share=self.share)
+
+
+class PassedOn(NamedTuple):
+    """The routing of an operation that was forwarded to one shard, or to several whose replies were merged.
+
+    Attributes:
+        shard_id: the shard; the first one of several.
         kind: the kind of a write with statements; None for other operations.
-        preference: the read preference that selected the member.
+        preference: the read preference that selected the members.
+        elements: further elements of the shard's request after the versions.
+        merged: the merge of the replies of several shards; None for one shard.
     """
 
     routing: CollectionRouting
     shard_id: str
     kind: WriteKind | None = None
     preference: ReadPreference = PRIMARY
+    elements: bytes = b""
+    merged: Merged | None = None
+
+
+class ContinuedOn(NamedTuple):
+    """The cursor on one shard that a ``getMore`` was passed on to.
+
+    Attributes:
+        namespace: the cursor's ``db.collection``.
+    """
+
+    namespace: str
 
 
 class Operation:
@@ -63,7 +110,12 @@ class Operation:
         operation_time: the packed time of its data, if it is known to be earlier than the newest time seen.
         opid: its number for ``killOp``, once ``$currentOp`` has shown it.
         begun_routing: the routing of a request that was sent before (`operations.begun_operation`).
-        passed_on: set if it was only forwarded to one shard, so that a passage can do the same.
+        begun_shares: the limit that such a request to several shards had for each of them, as `Merged.share`; empty if
+            there is no such request.
+        begun_session: the checked-out session, if such a request was sent in a transaction; None otherwise, or after
+            its statement has continued.
+        passed_on: set if a passage can repeat it.
+        relayed: the size of its reply if it was relayed as it arrived.
         max_time_ms: the time limit that the client has set; 0 for none.
         epoch: the number of the epoch (`wire.passages`) in which it began.
     """
@@ -73,6 +125,8 @@ class Operation:
         "_read_preference",
         "awaited_routing",
         "begun_routing",
+        "begun_session",
+        "begun_shares",
         "client",
         "context",
         "epoch",
@@ -81,6 +135,7 @@ class Operation:
         "opid",
         "origin",
         "passed_on",
+        "relayed",
         "request",
         "response_to",
         "retries",
@@ -106,7 +161,10 @@ class Operation:
         self.sender = context.sender
         self.transaction: RouterTransaction | None = None
         self.begun_routing: CollectionRouting | None = None
-        self.passed_on: PassedOn | None = None
+        self.begun_session: RouterSession | None = None
+        self.begun_shares: tuple[int | None, ...] = ()
+        self.passed_on: PassedOn | ContinuedOn | None = None
+        self.relayed: Relayed | None = None
         self.max_time_ms = 0
         self.epoch = EPOCH.number
         self._namespace: str | None = None
@@ -123,6 +181,7 @@ class Operation:
         operation.response_to, operation._namespace = request.message.request_id, None
         operation.sender, operation.transaction = context.sender, None
         operation._read_preference = operation.begun_routing = operation.passed_on = None
+        operation.begun_session, operation.begun_shares = None, ()
         operation.max_time_ms, operation.epoch = 0, EPOCH.number
         return operation
 
@@ -141,7 +200,7 @@ class Operation:
     def enter(self, transaction: RouterTransaction) -> None:
         """Run in a transaction from now on."""
         self.transaction = transaction
-        self.sender = TransactionSender(self.context.sender, transaction)
+        self.sender = TransactionSender(self.sender, transaction)
 
     def begin_again(self, stale: CommandError) -> None:
         """Count a restart after a shard has refused the routing versions.
@@ -233,3 +292,31 @@ def _parsed(element: bytes) -> ReadPreference:
 
 
 _parsed_before = lru_cache(_READ_PREFERENCES_KEPT)(_parsed)
+
+CommandHandler: TypeAlias = Callable[[Operation], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCommand(Command[CommandHandler]):
+    """One command and its flags, for the dispatcher and ``listCommands``.
+
+    Attributes:
+        reads: it only reads: it may be cancelled when its client leaves, and be sent again after a broken connection.
+        writes: it changes documents; the shards check its write concern.
+        supports_write_concern: it may have a ``writeConcern``.
+        deadline_from_max_time: whether ``maxTimeMS`` bounds it (in ``getMore`` and ``hello`` it means something else).
+        api_versions: the versions of the Stable API that include it.
+        deprecated_api_versions: the versions among them in which it is deprecated.
+        begins_in_reactor: the handler usually waits for shards alone, and calls `in_own_task` where it does not.
+        test_only: it exists only if test commands are enabled.
+    """
+
+    _: KW_ONLY
+    reads: bool = False
+    writes: bool = False
+    supports_write_concern: bool = False
+    deadline_from_max_time: bool = True
+    api_versions: tuple[str, ...] = ()
+    deprecated_api_versions: tuple[str, ...] = ()
+    begins_in_reactor: bool = False
+    test_only: bool = False

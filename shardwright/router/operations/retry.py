@@ -1,19 +1,22 @@
-"""Retries of operations whose routing was stale."""
+"""Retries of operations whose routing was stale. Batches of writes are resent in rounds (`router.writes.run`)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from shardwright.router.operations.operation import Operation
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
+from shardwright.router.placement.routing_info import (
+    CollectionRouting,
+    DatabaseRouting,
+    StaleRoutingError,
+    UnknownShardError,
+)
 from shardwright.router.routing.routing_cache import RoutingCache
 from shardwright.sharding.time_series import on_buckets
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.reactor import may_run_in_reactor
 
 T = TypeVar("T")
 

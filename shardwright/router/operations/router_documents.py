@@ -8,21 +8,25 @@ import bson
 import trio
 from bson.int64 import Int64
 
-from shardwright.router.operations.cursor_opening import open_on_one_shard
+from shardwright.router.exec.shard import ShardStage
+from shardwright.router.operations.cursor_opening import OpenedRead, answer_cursor
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.scatter import forwarded, send_to_one
+from shardwright.router.reads.aggregations import batch_size
+from shardwright.router.reads.result_merger import FIRST_BATCH_DOCUMENTS
 from shardwright.router.replies.reply_builder import Reply
+from shardwright.sharding.logical_sessions import SessionCache, digest_of_user
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.pipelines.pipeline import Pipeline
-from shardwright.sharding.session_cache import SessionCache, digest_of_user
 from shardwright.wire.errors import CommandError
-from shardwright.wire.pipelines import with_stages
 from shardwright.wire.rawbson import decode_document
+from shardwright.wire.request import with_stages
 from shardwright.wire.transport.cursor import DecodedCursor
 
 
 async def aggregate_own_documents(
     operation: Operation, documents: list[dict[str, Any]], pipeline: Pipeline, shard: str
-) -> Reply:
+) -> OpenedRead:
     """Run the stages after the source of a pipeline on a shard, with documents of this router as input.
 
     Args:
@@ -34,7 +38,25 @@ async def aggregate_own_documents(
     source = bson.encode({"$documents": {"$literal": documents}})
     stages = (source, *(stage.raw for stage in pipeline.stages[1:]))
     frame = forwarded(operation, b"", with_stages(operation.request.body, stages))
-    return await open_on_one_shard(operation, shard, frame)
+    reply = await send_to_one(operation, shard, frame, may_repeat=True)
+    namespace = str(Namespace.collectionless_aggregate(operation.request.db))
+    return OpenedRead(operation, ShardStage(operation.sender, reply), namespace)
+
+
+async def answer_with_own_documents(operation: Operation, documents: list[dict[str, Any]], pipeline: Pipeline) -> Reply:
+    """Reply to a pipeline whose source, the first stage, has these documents.
+
+    Without further stages no shard is involved, so that a router shows its state even while all shards are down.
+
+    Raises:
+        CommandError: the shard that evaluates further stages failed.
+    """
+    size = batch_size(operation.request)
+    if len(pipeline.stages) == 1 and len(documents) <= (FIRST_BATCH_DOCUMENTS if size is None else size):
+        namespace = str(Namespace.collectionless_aggregate("admin"))
+        return {"cursor": {"firstBatch": documents, "id": Int64(0), "ns": namespace}}
+    shard = await operation.context.shards.any_id()
+    return await answer_cursor(await aggregate_own_documents(operation, documents, pipeline, shard))
 
 
 LIST_LOCAL_SESSIONS: Final = "$listLocalSessions"
@@ -42,7 +64,7 @@ LIST_LOCAL_SESSIONS: Final = "$listLocalSessions"
 _NOTHING: Final = bson.encode({"$match": {"$expr": False}})
 
 
-async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, shard: str) -> Reply:
+async def aggregate_local_sessions(operation: Operation, pipeline: Pipeline, shard: str) -> OpenedRead:
     """Run the later stages on a shard, with the sessions as input.
 
     Raises:
@@ -91,7 +113,9 @@ _Collections = Mapping[str, Any]
 _Distribution = dict[str, list[dict[str, Any]]]
 
 
-async def aggregate_sharded_data_distribution(operation: Operation, pipeline: Pipeline, shards: Sequence[str]) -> Reply:
+async def aggregate_sharded_data_distribution(
+    operation: Operation, pipeline: Pipeline, shards: Sequence[str]
+) -> OpenedRead:
     """Run the later stages on a shard, with the distribution as input.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sending one operation to several shards: the primary shard of a database, the owning shards, or all shards.
+"""Sending one operation to shards: a given one, the primary shard of a database, the owning shards, or all shards.
 
 The functions for DDL and catalog reads refresh the routing and retry when a shard refuses the versions.
 """
@@ -10,14 +10,13 @@ import trio
 
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_database, with_routing
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import append, encode_elements, without
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.request import raw_elements
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _READ_PREFERENCE: Final = b"$readPreference"
 

@@ -1,8 +1,8 @@
 """Updates that change a shard key so that the document belongs to another shard (``WouldChangeOwningShard``).
 
 In a transaction, the document's shard executes the update and returns the result. The router then inserts it on the new
-owner (see `sharding.owner_changes`). A retryable write does the same in an internal transaction of the router, whose
-session is derived from the write's session. The shard thereby recognizes the write when it is sent again.
+owner (see `sharding.transaction_protocol`). A retryable write does the same in an internal transaction of the router,
+whose session is derived from the write's session. The shard thereby recognizes the write when it is sent again.
 
 Genuine shards do not execute such an update. They reply ``WouldChangeOwningShard``, and the transaction continues. For
 them the router deletes and inserts the document, as mongos does. These statements cannot be recognized as the update.
@@ -18,8 +18,7 @@ from shardwright.router.context.options import HANG_BEFORE_MOVING_DOCUMENT
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import send_to_one
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.reads.raw_elements import raw_elements
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.transactions.internal_transaction import (
@@ -29,19 +28,24 @@ from shardwright.router.transactions.internal_transaction import (
 )
 from shardwright.router.transactions.router_transaction import AUTOCOMMIT_ELEMENT, RouterTransaction
 from shardwright.router.writes.batch import STATEMENT_ID_FIELDS
-from shardwright.router.writes.messages import message_with_versions
 from shardwright.router.writes.outcome import error_document
-from shardwright.sharding.operation_session import TXN_NUMBER
-from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER, OwnerChange, document_of_other_owner
+from shardwright.router.writes.targeted_batch import message_with_versions
+from shardwright.sharding.transaction_protocol import (
+    CHANGED_OWNER,
+    MAY_CHANGE_OWNER,
+    TXN_NUMBER,
+    OwnerChange,
+    document_of_other_owner,
+)
 from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import append, decode_document, encode_document, encode_elements, raw_document, without
 from shardwright.wire.read_preference import PRIMARY
-from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import may_run_in_reactor
-from shardwright.wire.write_concern import WRITE_CONCERN
+from shardwright.wire.request import Request, raw_elements
+from shardwright.wire.request_validation import WRITE_CONCERN
+from shardwright.wire.transport.reactor import may_run_in_reactor
 
 _NO_HISTORY: Final = -1
 _BYPASS: Final = b"bypassDocumentValidation"

@@ -20,23 +20,32 @@ from shardwright.router.operations.would_change_owning_shard import (
     update_by_replacement,
 )
 from shardwright.router.pipelines.stages import check_update_stages
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import INTERNAL_REPLY_FIELDS, ShardReply
 from shardwright.router.transactions.internal_transaction import own_session
 from shardwright.router.writes.batch import WriteBatch, WriteKind
-from shardwright.router.writes.messages import ShardBatch, broadcast_elements, message_with_versions, shard_message
 from shardwright.router.writes.outcome import CLIENT_HIDDEN_FIELDS, WriteReply, move_refused
 from shardwright.router.writes.run import WriteRun, is_routing_refusal
-from shardwright.router.writes.targeting import target_batch
-from shardwright.sharding.operation_session import CLIENT_SESSION, client_session_element
-from shardwright.sharding.owner_changes import CHANGED_OWNER, MAY_CHANGE_OWNER_ELEMENT
+from shardwright.router.writes.targeted_batch import (
+    ShardBatch,
+    broadcast_elements,
+    message_with_versions,
+    shard_message,
+    target_batch,
+)
 from shardwright.sharding.targeting.writes import Destinations
+from shardwright.sharding.transaction_protocol import (
+    CHANGED_OWNER,
+    CLIENT_SESSION,
+    MAY_CHANGE_OWNER_ELEMENT,
+    client_session_element,
+)
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import InvalidBSONError, decode_document
 from shardwright.wire.read_preference import PRIMARY
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
@@ -112,14 +121,16 @@ class _Execution:
             if not is_routing_refusal(error.code):
                 raise
             reply = ShardReply.failed(shard, error)
-        if self._may_change_owner and reply.has(CHANGED_OWNER):
+        # A passage may have sent the request, when all owners could still hand over documents.
+        if self._operation.transaction is not None and reply.has(CHANGED_OWNER):
             await in_own_task()
             return await self._with_new_owner(reply)
         if _can_pass(reply):
             if self._batch.is_unacknowledged:
                 return {}
-            if self._batch.body is self._batch.request.body and not self._may_change_owner:
-                self._operation.passed_on = PassedOn(routing, shard, self._batch.kind)
+            if self._batch.body is self._batch.request.body:
+                elements = MAY_CHANGE_OWNER_ELEMENT if self._may_change_owner else b""
+                self._operation.passed_on = PassedOn(routing, shard, self._batch.kind, elements=elements)
             return reply.for_client(HIDDEN_FIELDS)
         run = WriteRun(self._batch)
         self._record(run, run.whole_round(shard), reply)

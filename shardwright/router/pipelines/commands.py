@@ -1,16 +1,20 @@
-"""The commands of a split pipeline: the shards' part, the merger's part, and both in the form of ``explain``.
+"""The commands of an aggregation: the shards that it targets, the shards' and the merger's part, and their ``explain``.
 
-The merging mongod reads the cursors on the other shards through ``$mergeCursors``. It must have read all of them before
-it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A mongod that is not a
-genuine shard counts its operation as done after the first batch. If it then waits for another server, it crashes
-(``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). Such a pipeline therefore gets a ``$sort``, which
-returns nothing before it has read everything. A sort by a field that no document has keeps the order.
+**Targets.** The primary shard's view definition gives a read of a time-series collection its bucket span. mongod uses
+the span to skip buckets that cannot match, and a change of the granularity widens it. So the router takes it from the
+catalog instead, in exactly the version that the shards' requests carry, as in mongos.
+
+**The merger.** The merging mongod reads the cursors on the other shards through ``$mergeCursors``. It must have read
+all of them before it inserts the first document of a ``$out``, or of a ``$merge`` with ``whenMatched: "fail"``. A
+mongod that is not a genuine shard counts its operation as done after the first batch. If it then waits for another
+server, it crashes (``Invariant failure !isDone()`` in ``curop.h``, seen on 6.0.5). Such a pipeline therefore gets a
+``$sort``, which returns nothing before it has read everything. A sort by a field that no document has keeps the order.
 
 ``explain`` names a merger as mongos 6.0 does, which has an aggregation engine (``tests/router/test_split_oracle.py``
 compares). Here a shard's mongod runs stages that need such an engine.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,9 +24,11 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.pipelines.stages import WRITING
-from shardwright.router.reads.aggregate import PIPELINE
-from shardwright.sharding.pipelines.pipeline import Stage
+from shardwright.router.pipelines.stages import WRITING, Place, place_of
+from shardwright.router.placement.routing_info import CollectionRouting, shards_for_read
+from shardwright.router.reads.aggregations import PIPELINE
+from shardwright.router.reads.views import with_body
+from shardwright.sharding.pipelines.pipeline import UNPACK_BUCKET, Pipeline, Stage, leading_filter
 from shardwright.wire.rawbson import (
     ARRAY,
     OBJECT,
@@ -37,12 +43,15 @@ from shardwright.wire.rawbson import (
     index,
     spans,
     string_value,
+    with_value,
     without,
 )
+from shardwright.wire.request import Request
+from shardwright.wire.request_validation import API_PARAMETERS
 
 SESSION: Final = b"lsid"
 _TRANSACTION: Final = frozenset({b"txnNumber", b"autocommit", b"startTransaction"})
-API_PARAMETERS: Final = frozenset({b"apiVersion", b"apiStrict", b"apiDeprecationErrors"})
+_OF_THE_API: Final = frozenset(API_PARAMETERS)
 """The client's parameters, which the parts omit: their internal fields and stages are outside of the Stable API."""
 
 _FOR_WRITES: Final = frozenset({b"writeConcern", b"bypassDocumentValidation"})
@@ -59,6 +68,36 @@ NO_DOCUMENTS: Final = 0
 """The ``batchSize`` of a cursor that a mongod will read, which refuses documents in the reply that opens it."""
 
 
+def shards_for_pipeline(
+    routing: CollectionRouting,
+    pipeline: Pipeline,
+    collation: Mapping[str, Any] | None,
+    time: Timestamp | None = None,
+) -> tuple[str, ...]:
+    """Return the shards that a pipeline reads: those its filter targets, or all for statistics of each shard."""
+    if place_of(pipeline.first) is Place.DESCRIBES_SHARD:
+        return tuple(sorted(routing.shards))
+    fields = None if routing.table is None else routing.table.collection.time_series
+    return shards_for_read(routing, leading_filter(pipeline, fields), collation, time)
+
+
+_SPAN: Final = "bucketMaxSpanSeconds"
+
+
+def with_present_span(request: Request, pipeline: Pipeline, routing: CollectionRouting) -> Request | None:
+    """Put the routing table's bucket span into an aggregation; return None if it has that span or reads no buckets."""
+    fields = None if routing.table is None else routing.table.collection.time_series
+    if fields is None or UNPACK_BUCKET not in pipeline.names:
+        return None
+    at = pipeline.names.index(UNPACK_BUCKET)
+    unpacking, seconds = pipeline.stages[at].specification, fields.span_ms // 1000
+    if unpacking.get(_SPAN, seconds) == seconds:
+        return None
+    stages = [stage.raw for stage in pipeline.stages]
+    stages[at] = encode_document({UNPACK_BUCKET: {**unpacking, _SPAN: seconds}})
+    return with_body(request, with_value(request.body, request.fields[PIPELINE], array_of_documents(stages)))
+
+
 def runtime_constants(now: datetime, cluster_time: Timestamp) -> bytes:
     """Encode the element that gives ``$$NOW`` and ``$$CLUSTER_TIME`` the same value on all servers."""
     constants = {"localNow": now.astimezone(UTC), "clusterTime": cluster_time}
@@ -72,7 +111,7 @@ def shards_command(body: bytes, stages: Sequence[Stage], constants: bytes, *, ne
         constants: from `runtime_constants`.
         needs_merge: whether the results are partial states, or have their sort keys.
     """
-    rest = without(body, _REPLACED | _TRANSACTION | API_PARAMETERS | _FOR_WRITES)
+    rest = without(body, _REPLACED | _TRANSACTION | _OF_THE_API | _FOR_WRITES)
     cursor = encode_elements({"cursor": {"batchSize": NO_DOCUMENTS}})
     return append(rest, _pipeline(stages) + cursor + constants + (NEEDS_MERGE if needs_merge else b""))
 
@@ -94,7 +133,7 @@ def merger_command(
         is_read_by_mongod: whether a mongod will read the results.
     """
     fields: dict[str, Any] = {"collation": dict(collation)}
-    removed = _OF_THE_COLLECTION | API_PARAMETERS | frozenset({PIPELINE})
+    removed = _OF_THE_COLLECTION | _OF_THE_API | frozenset({PIPELINE})
     if any(stage.name in WRITING for stage in stages):
         removed |= {b"$readPreference"}
     else:
@@ -240,6 +279,15 @@ _SPILLING: Final = frozenset(
 )
 """Stages that may spill to disk, so that mongos leaves them to a shard."""
 
+_GROUPS: Final = frozenset({"$bucket", "$count", "$sortByCount"})
+"""Stages that mongod executes as ``$group`` and others."""
+
+_JOINS: Final = frozenset({"$graphLookup", "$lookup"})
+"""Stages that mongos runs itself if they read a sharded collection."""
+
+_ON_SHARDS_ONLY: Final = frozenset({"$geoNear", "$merge", "$out", "$unionWith"})
+_ON_SHARD: Final = " must run on a shard"
+
 
 def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
     """Return ``mergeType``: ``mongos``, ``primaryShard`` or ``anyShard``.
@@ -251,6 +299,54 @@ def merge_type(merger_part: Sequence[Stage], *, may_spill: bool) -> str:
     if names & _FOR_PRIMARY_SHARD:
         return "primaryShard"
     return "anyShard" if names & _FOR_ANY_SHARD or (may_spill and names & _SPILLING) else "mongos"
+
+
+def obstacle_on_router(stage: Stage, db: str, sharded: Container[str], *, may_spill: bool) -> str | None:
+    """Return the reason why mongos itself cannot run a stage, in its words; None if it can.
+
+    Args:
+        db: the database of the aggregation.
+        sharded: the names of the sharded collections that the stage reads.
+        may_spill: whether stages may write temporary files, which mongos does not.
+    """
+    return _obstacle(decode_document(stage.raw), db, sharded, may_spill=may_spill)
+
+
+def _obstacle(stage: Mapping[str, Any], db: str, sharded: Container[str], *, may_spill: bool) -> str | None:
+    [(name, specification)] = stage.items()
+    found = {_obstacle(each, db, sharded, may_spill=may_spill) for each in _of_facets(name, specification)}
+    if name in _ON_SHARDS_ONLY or any(each is not None and each.endswith(_ON_SHARD) for each in found):
+        return name + _ON_SHARD
+    is_join = name in _JOINS and isinstance(specification, Mapping)
+    if is_join and f"{db}.{specification.get('from')}" not in sharded:
+        return name + _ON_SHARD
+    spilling = _spilling(name, specification) if may_spill else None
+    return None if spilling is None else f"{spilling} may write to disk when 'allowDiskUse' is enabled"
+
+
+def _spilling(name: str, specification: object) -> str | None:
+    """Return the name of the first stage that may spill to disk, as mongod executes the stage; None if none does."""
+    if name in _GROUPS:
+        return "$group"
+    given = specification if isinstance(specification, Mapping) else {}
+    if name == "$fill":
+        methods = given.get("output")
+        is_windowed = isinstance(methods, Mapping) and any("method" in each for each in methods.values())
+        return "$sort" if is_windowed else None
+    if name == "$setWindowFields":
+        return "$_internalSetWindowFields" if given.keys().isdisjoint(("partitionBy", "sortBy")) else "$sort"
+    if name == "$densify":
+        return "$sort"
+    nested = given.get("pipeline", ()) if name == "$lookup" else _of_facets(name, specification)
+    spills = name in _SPILLING or any(_spilling(*item) for stage in nested for item in stage.items())
+    return name if spills else None
+
+
+def _of_facets(name: str, specification: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the stages in the pipelines of a ``$facet``."""
+    if name == "$facet" and isinstance(specification, Mapping):
+        for nested in specification.values():
+            yield from nested
 
 
 def _names(stages: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -35,8 +35,7 @@ from shardwright.router.pipelines.stages import (
     whole_number,
 )
 from shardwright.router.reads.sort_order import SortOrder
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
-from shardwright.sharding.pipelines.reads_of_buckets import UNPACK_BUCKET, unpacked_fields
+from shardwright.sharding.pipelines.pipeline import UNPACK_BUCKET, Pipeline, Stage, unpacked_fields
 from shardwright.wire.rawbson import (
     DOUBLE,
     EMPTY_DOCUMENT,
@@ -164,7 +163,7 @@ def _may_be_near(head: tuple[Stage, ...], specification: bytes) -> bool:
     """Whether the shards may run a ``$geoNear`` after some stages.
 
     For positions in measurements, mongod inserts a sort after the stage that unpacks the buckets. For positions in
-    metadata, it searches the buckets, whose sort keys the unpacking removes. `reads_of_buckets` has already moved the
+    metadata, it searches the buckets, whose sort keys the unpacking removes. `stages_of_buckets` has already moved the
     latter kind to the front, unless it is to be refused.
     """
     if not head or head[-1].name == UNPACK_BUCKET:

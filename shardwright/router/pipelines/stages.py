@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
-from shardwright.sharding.pipelines.leading_filter import DESCRIBE_SHARDS
-from shardwright.sharding.pipelines.pipeline import Pipeline, Stage
-from shardwright.sharding.pipelines.reads_of_buckets import CONVERT_INDEX_STATS, UNPACK_BUCKET
+from shardwright.sharding.pipelines.pipeline import CONVERT_INDEX_STATS, DESCRIBE_SHARDS, UNPACK_BUCKET, Pipeline, Stage
 from shardwright.wire.errors import CommandError
-from shardwright.wire.pipelines import update_pipelines
 from shardwright.wire.rawbson import spans_at_any_depth
-from shardwright.wire.repeated_fields import refuse_repeated_join_fields
-from shardwright.wire.request import Request
+from shardwright.wire.request import Request, update_pipelines
+from shardwright.wire.request_validation import refuse_repeated_join_fields
 
 INHIBIT_OPTIMIZATION: Final = "$_internalInhibitOptimization"
 """A stage that changes nothing, and across which mongod moves no other stage."""

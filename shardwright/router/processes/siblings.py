@@ -1,18 +1,24 @@
-"""Commands that must take effect in all processes of a router.
+"""Requests between the processes of a router.
 
-A sibling's refusal is raised as CommandError.
+Some commands must take effect in all of them. A statement of a transaction may arrive on any connection, but one
+process has the session's transactions. A sibling's refusal is raised as CommandError.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
+from zlib import crc32
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.context.router_context import RouterContext
 from shardwright.wire.errors import BackendError
+from shardwright.wire.rawbson import OBJECT, find
 from shardwright.wire.request import Request
+from shardwright.wire.transport.reactor import may_run_in_reactor
 
 _FROM_SIBLING: Final = "$fromSibling"
 """Marks a forwarded command, which is not forwarded again. It may name the user that the command is for."""
+
+_LSID = b"lsid"
 
 
 def is_from_sibling(request: Request) -> bool:
@@ -84,3 +90,33 @@ async def send_to_sibling(
     """
     mark = {_FROM_SIBLING: True} if user is None else on_behalf_of(user)
     return await context.pools[context.options.worker_sockets[index]].command(db, {**command, **mark})
+
+
+def owner_of(session: bytes, processes: int) -> int:
+    """Return the index of the process that has a session's transactions.
+
+    Args:
+        session: the raw ``lsid.id``.
+    """
+    return crc32(session) % processes
+
+
+@may_run_in_reactor
+async def relayed_to_owner(context: RouterContext, request: Request) -> bytes | None:
+    """Forward a request to the process with its session's transactions and return the reply; None if that is this one.
+
+    Raises:
+        ConnectionResetError: that process has ended, and its transactions with it. The client's connection must close.
+    """
+    lsid = request.fields.get(_LSID)
+    session = None if lsid is None or lsid[0] != OBJECT else find(request.body, b"id", lsid[2])
+    if session is None:
+        return None  # this process refuses it
+    sockets = context.options.worker_sockets
+    owner = owner_of(request.body[session[2] : session[3]], len(sockets))
+    if owner == context.options.worker_index:
+        return None
+    try:
+        return await context.pools[sockets[owner]].exchange(request.message.frame)
+    except BackendError as error:
+        raise ConnectionResetError(str(error)) from error

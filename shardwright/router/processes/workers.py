@@ -1,8 +1,8 @@
 """Several router processes behind one port, over which the kernel spreads connections.
 
-The process that was started keeps the workers running and forwards signals. A cursor lives in one worker, which its
-id identifies. Each worker also listens on a UNIX socket of its own, where its siblings forward requests about its
-cursors (`forward_to_holder`).
+The process that was started keeps the workers running and forwards signals. It stops restarting workers if too many
+crash. A cursor lives in one worker, which its id identifies. Each worker also listens on a UNIX socket of its own,
+where its siblings forward requests about its cursors (`forward_to_holder`).
 """
 
 import argparse
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,36 +23,33 @@ from typing import Final
 import trio
 
 from shardwright.daemon.certificates import ROTATION_SIGNAL
-from shardwright.daemon.configuration.command_line import HIDDEN
 from shardwright.daemon.configuration.configuration import COPY_OF_FILE, Configuration
-from shardwright.daemon.configuration.option import NUMBER, PATH, Option
+from shardwright.daemon.configuration.option import HIDDEN, NUMBER, PATH, Option
 from shardwright.daemon.configuration.process import Check, Rereading, introduction
 from shardwright.daemon.configuration.table import ROUTER
-from shardwright.daemon.log_rotation import DaemonLogs
-from shardwright.daemon.logs import configure_logs, log_uncaught_exceptions
+from shardwright.daemon.logs import DaemonLogs, configure_logs, log_uncaught_exceptions
+from shardwright.daemon.process_environment import EXIT_NEED_DOWNGRADE as UNFIT_CLUSTER
 from shardwright.daemon.process_environment import ServiceManager, pid_file
-from shardwright.daemon.reload import apply_to_process
-from shardwright.daemon.run import explain_start_error, open_listeners
+from shardwright.daemon.run import apply_to_process, explain_start_error, open_listeners
 from shardwright.daemon.signal_mask import ROTATED_SIGNAL, log_signals_masked
 from shardwright.daemon.signals import LogAction, ending_signals, obey_ending_signals, obey_log_signals, run_log_action
-from shardwright.daemon.unfit_cluster import EXIT_CODE as UNFIT_CLUSTER
 from shardwright.router.context.options import RouterOptions
 from shardwright.router.context.router_context import RouterContext
-from shardwright.router.cursors.ids import worker_of
-from shardwright.router.processes.worker_crashes import CrashRate
+from shardwright.router.cursors.open_cursor import worker_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsMode
+from shardwright.wire.tls import ProcessTls, TlsMode
 
 logger = get_logger("router.workers")
+
+CRASHES_MAX: Final = 10
+WINDOW_SECONDS: Final = 60.0
 
 PORT_MAX: Final = 65_535
 
 _INTERPRETER: Final = (sys.executable, "-P")
 """The interpreter. -P prevents imports from the working directory in place of this package's."""
-
 
 WORKER_OPTIONS: Final = tuple(
     Option(name=name, path="", type=value_type, section=HIDDEN, help="how the first process starts the others")
@@ -62,6 +60,32 @@ WORKER_OPTIONS: Final = tuple(
         (COPY_OF_FILE, PATH),
     )
 )
+
+
+class CrashRate:
+    """The crashes of the last minute, of all workers of a router.
+
+    A router lives for years, and each worker may crash now and then. Many crashes in a short time, however, indicate a
+    fault in the machine or the configuration.
+    """
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque()
+
+    def note(self, now: float) -> None:
+        """Record the crash of a worker.
+
+        Args:
+            now: in seconds, on a monotonic clock.
+        """
+        self._times.append(now)
+        while self._times[0] <= now - WINDOW_SECONDS:
+            self._times.popleft()
+
+    @property
+    def is_too_high(self) -> bool:
+        """Whether there were more than `CRASHES_MAX` crashes within `WINDOW_SECONDS`, up to the latest one."""
+        return len(self._times) > CRASHES_MAX
 
 
 def worker_sockets(parsed: argparse.Namespace) -> tuple[str, ...]:
@@ -161,9 +185,9 @@ def tell_supervisor_logs_were_rotated(options: RouterOptions) -> None:
         os.kill(options.supervisor, ROTATED_SIGNAL)
 
 
-def tell_supervisor_certificates_changed(options: RouterOptions) -> None:
+def tell_supervisor_certificates_changed(options: RouterOptions, tls: ProcessTls) -> None:
     """Notify the supervisor, if any, to make all workers read their certificates again; without TLS, do nothing."""
-    if TLS.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
+    if tls.accepting is not None and options.supervisor is not None and os.getppid() == options.supervisor:
         os.kill(options.supervisor, ROTATION_SIGNAL)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.router.reads.aggregate import as_explained, check_collectionless
+from shardwright.router.reads.aggregations import as_explained, check_collectionless
 from shardwright.router.reads.find_arguments import filter_of
 from shardwright.router.reads.views import ResolvedView
 from shardwright.sharding.pipelines.pipeline import Pipeline
@@ -22,10 +22,10 @@ from shardwright.wire.rawbson import (
     from_elements,
     index,
     string_value,
+    type_name,
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 

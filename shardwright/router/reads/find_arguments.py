@@ -1,6 +1,7 @@
 """The arguments of ``find`` and ``getMore`` that the router interprets, and the command for each of several shards."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -14,12 +15,13 @@ from shardwright.sharding.bson_text import document_text
 from shardwright.wire.arguments import INT64_MAX, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, unknown_field
-from shardwright.wire.max_time import MAX_TIME_MS, max_time_ms
 from shardwright.wire.rawbson import (
     ARRAY,
+    BINARY,
     EMPTY_DOCUMENT,
     INT32,
     INT64,
+    NULL,
     OBJECT,
     append,
     decode_document,
@@ -32,6 +34,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import MAX_TIME_MS, max_time_ms
 
 FIND_STRUCT: Final = "FindCommandRequest"
 _SPARE_SECONDS_MAX: Final = 0.1
@@ -44,10 +47,16 @@ _KNOWN_SORTS_MAX: Final = 1_024
 _KNOWN_BYTES_MAX: Final = 256
 """Maximum length of a cached sort."""
 
-_OF_MONGOD: Final = frozenset({b"ntoreturn", b"$_requestResumeToken"})
+REFUSED_TOKEN: Final = "Queries on mongoS may not request or provide a resume token"
+"""Mongos's error text for a resume token."""
 
-# Fields that the router removes from the command for several shards; some are added again with other values.
-_REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"})
+_REQUEST_RESUME_TOKEN: Final = b"$_requestResumeToken"
+_RESUME_AFTER: Final = b"$_resumeAfter"
+_RECORD_IDS: Final = (INT64, BINARY, NULL)
+_OF_MONGOD: Final = frozenset({b"ntoreturn", _REQUEST_RESUME_TOKEN, _RESUME_AFTER})
+
+REWRITTEN: Final = frozenset({b"skip", b"limit", b"singleBatch", b"projection"})
+"""Fields removed from the command for several shards. Some are appended again, the limit first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,10 @@ class FindArguments:
         """The maximum number of documents including the skipped ones, 0 for no bound."""
         return self.limit + self.skip if self.limit else 0
 
+    def is_sent_unchanged(self, *, has_sort_keys: bool) -> bool:
+        """Whether shards receive the client's command, except for a smaller limit; arguments as `body_for_shards`."""
+        return self.is_for_shards and (self.order is None or not has_sort_keys)
+
     def share(self, shares: LimitShares, shard_count: int) -> int | None:
         """Return the number of documents to request from each of several shards if that likely suffices; else None.
 
@@ -132,9 +145,9 @@ class FindArguments:
             has_sort_keys: whether shards add sort keys to the results, if there is a sort.
             share: the maximum number of candidates of a shard, None for ``skip + limit``.
         """
-        keyed_order = self.order if has_sort_keys else None
-        if keyed_order is None and self.is_for_shards:
+        if self.is_sent_unchanged(has_sort_keys=has_sort_keys):
             return body if share is None else _with_limit(body, share)
+        keyed_order = self.order if has_sort_keys else None
         changed: dict[str, Any] = {}
         if self.limit:
             changed["limit"] = bson.Int64(self.whole_limit if share is None else share)
@@ -145,7 +158,7 @@ class FindArguments:
             elements += element(b"projection", OBJECT, append(self.projection or EMPTY_DOCUMENT, sort_key))
         elif self.projection is not None:
             elements += element(b"projection", OBJECT, self.projection)
-        return append(without(body, _REWRITTEN), elements)
+        return append(without(body, REWRITTEN), elements)
 
 
 def allows_partial_results(request: Request) -> bool:
@@ -165,16 +178,15 @@ def is_immortal(request: Request) -> bool:
 
 
 def check_for_mongos(request: Request) -> None:
-    """Refuse arguments that mongod accepts and mongos does not.
+    """Refuse arguments that mongod accepts and mongos does not, except a requested resume token.
 
     Raises:
-        CommandError: BadValue for a resume token, or a projection on ``$sortKey``; or from `refuse_ntoreturn`.
+        CommandError: BadValue for a projection on ``$sortKey``; or from `requests_resume_token` or `refuse_ntoreturn`.
     """
     fields = request.fields
     if not _OF_MONGOD.isdisjoint(fields):
+        requests_resume_token(request)
         refuse_ntoreturn(request)
-        if Arguments.of(request, FIND_STRUCT).boolean(b"$_requestResumeToken", strictness=Strictness.OPTIONAL_BOOL):
-            raise CommandError(ErrorCode.BadValue, "Queries on mongoS may not request or provide a resume token")
     projection = request.raw_object(b"projection") if b"projection" in fields else None
     if projection is not None and SORT_KEY in projection and SORT_KEY in index(projection):
         raise CommandError(
@@ -182,8 +194,60 @@ def check_for_mongos(request: Request) -> None:
         )
 
 
+def requests_resume_token(request: Request) -> bool:
+    """Whether a ``find`` requests a resume token, which mongos refuses after parsing the query.
+
+    Raises:
+        CommandError: TypeMismatch; BadValue for a malformed token, or arguments that exclude a token.
+    """
+    fields = request.fields
+    if _RESUME_AFTER not in fields and _REQUEST_RESUME_TOKEN not in fields:
+        return False
+    given = Arguments.of(request, FIND_STRUCT)
+    is_requested = given.boolean(_REQUEST_RESUME_TOKEN, strictness=Strictness.OPTIONAL_BOOL)
+    span = fields.get(_RESUME_AFTER)
+    if span is not None and span[0] != OBJECT:
+        raise CommandError(ErrorCode.TypeMismatch, "Expected field $_resumeAfterto be of type object")
+    token = {} if span is None else index(request.body, span[2])
+    if not is_requested:
+        if token:
+            raise CommandError(ErrorCode.BadValue, "'requestResumeToken' must be true if 'resumeAfter' is specified")
+        return False
+    if not _is_natural(request.get(b"hint")):
+        raise CommandError(ErrorCode.BadValue, "hint must be {$natural:1} if 'requestResumeToken' is enabled")
+    sort = request.get(b"sort")
+    if sort and not _is_natural(sort):
+        raise CommandError(ErrorCode.BadValue, "sort must be unset or {$natural:1} if 'requestResumeToken' is enabled")
+    if token and [(name, each[0] in _RECORD_IDS) for name, each in token.items()] != [(b"$recordId", True)]:
+        raise CommandError(
+            ErrorCode.BadValue,
+            "Malformed resume token: the '_resumeAfter' object must contain exactly one field named '$recordId', of "
+            "type NumberLong, BinData or jstNULL.",
+        )
+    return is_requested
+
+
+def _is_natural(order: object) -> bool:
+    """Whether a hint or a sort is ``{$natural: 1}``."""
+    return isinstance(order, Mapping) and order == {"$natural": 1} and order["$natural"] is not True
+
+
+def check_explained(request: Request) -> None:
+    """Refuse arguments of a ``find`` inside an ``explain``, where mongos refuses fewer.
+
+    Raises:
+        CommandError: BadValue for a token with a binary id, by which a mongod aborts on most collections; or from
+            `requests_resume_token` or `refuse_ntoreturn`.
+    """
+    if requests_resume_token(request):
+        token = request.raw_object(_RESUME_AFTER)
+        if token is not None and any(span[0] == BINARY for span in index(token).values()):
+            raise CommandError(ErrorCode.BadValue, REFUSED_TOKEN)
+    refuse_ntoreturn(request)
+
+
 def refuse_ntoreturn(request: Request) -> None:
-    """Refuse an argument of finds before MongoDB 3.2, also in an ``explain``."""
+    """Refuse an argument of finds before MongoDB 3.2."""
     if b"ntoreturn" in request.fields:
         raise CommandError(5746101, "Cannot specify ntoreturn in a find command against mongos")
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.clock import CLUSTER_TIME, signed_cluster_time
+from shardwright.sharding.cluster_time import unpack_timestamp
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.timestamps import unpack_timestamp
 from shardwright.sharding.transaction_protocol import concern_at, demanded_time
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode

@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import bson
 
-from shardwright.router.reads.count_and_distinct import CountArguments
-from shardwright.router.reads.find_arguments import FIND_STRUCT, FindArguments, filter_of
+from shardwright.router.reads.aggregations import CountArguments
+from shardwright.router.reads.find_arguments import FIND_STRUCT, FindArguments, filter_of, requests_resume_token
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.pipelines.reads_of_buckets import stages_of_buckets, with_hint_for_buckets
+from shardwright.sharding.pipelines.pipeline import stages_of_buckets, with_hint_for_buckets
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, RemoteProtocolError, unknown_field
-from shardwright.wire.max_time import max_time_ms
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.rawbson import (
     ARRAY,
@@ -39,6 +38,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
+from shardwright.wire.request_validation import max_time_ms
 
 _OF_FIND: Final = frozenset(
     {
@@ -93,6 +93,7 @@ def check_find(request: Request) -> None:
     if b"$natural" in names and len(names) > 1:
         shown = document_text(request.raw_object(b"hint") or EMPTY_DOCUMENT)
         raise CommandError(ErrorCode.BadValue, f"Cannot include '$natural' in compound hint: {shown}")
+    requests_resume_token(request)
     max_time_ms(request)  # inside an explain it has not been parsed yet
 
 
@@ -210,12 +211,13 @@ _NO_AGGREGATION: Final = {
         )
     },
     b"tailable": "Tailable cursors are not supported in aggregation.",
+    b"$_requestResumeToken": "Option $_requestResumeToken not supported in aggregation.",
 }
 _FIND_ONLY: Final = frozenset(
     {
         *_NO_AGGREGATION,
         *(b"find", b"filter", b"sort", b"projection", b"skip", b"limit", b"batchSize", b"singleBatch"),
-        *(b"awaitData", b"oplogReplay", b"options", b"$_requestResumeToken", b"$_resumeAfter"),
+        *(b"awaitData", b"oplogReplay", b"options", b"$_resumeAfter"),
     }
 )
 _LIMIT_NOT_POSITIVE: Final = 15958

@@ -173,12 +173,16 @@ def cursor_element(
     trailer |= {"id": bson.Int64(cursor_id), "ns": namespace}
     if at_cluster_time is not None:
         trailer["atClusterTime"] = at_cluster_time
+    return cursor_pieces(batch_name, documents, encode_elements(trailer) + b"\0")
+
+
+def cursor_pieces(batch_name: bytes, documents: list[bytes], end: bytes) -> list[bytes]:
+    """Encode the element ``cursor`` of a reply, see `cursor_element`; ``end`` has its bytes after the batch."""
     elements = array_elements(documents)
     array_bytes = 5 + sum(map(len, elements))
-    batch, after = element(batch_name, ARRAY, b""), encode_elements(trailer)
-    cursor_bytes = 5 + len(batch) + array_bytes + len(after)
-    sizes = _INT32.pack(cursor_bytes), _INT32.pack(array_bytes)
-    return [CURSOR, sizes[0], batch, sizes[1], *elements, b"\0", after, b"\0"]
+    batch = element(batch_name, ARRAY, b"")
+    sizes = _INT32.pack(4 + len(batch) + array_bytes + len(end)), _INT32.pack(array_bytes)
+    return [CURSOR, sizes[0], batch, sizes[1], *elements, b"\0", end]
 
 
 def first_batch(reply: bytes | dict[str, Any] | None) -> list[bytes]:

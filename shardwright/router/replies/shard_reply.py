@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
-from shardwright.router.placement.stale_routing import StaleRoutingError, UnknownShardError
-from shardwright.router.replies.reply_tail import (
+from shardwright.router.placement.routing_info import StaleRoutingError, UnknownShardError
+from shardwright.router.replies.reply_builder import (
     cluster_time_of_usual,
     operation_time_of_usual,
     without_write_metadata,
 )
 from shardwright.sharding.clock import CLUSTER_TIME, OPERATION_TIME, VectorClock, operation_time_element
-from shardwright.sharding.involved_namespaces import JOINED_NAMESPACE, asks_for_another_way
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
+from shardwright.sharding.pipelines.pipeline import JOINED_NAMESPACE, asks_for_another_way
 from shardwright.sharding.transaction_protocol import take_read_only
 from shardwright.wire.cursor_batch import TIMES
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
@@ -84,9 +84,14 @@ class ShardReply:
         sources: the hosts whose cursors the member reads for the cursor in the reply.
         frame: the reply as received; empty when there is none.
         error: set if the reply has ``ok: 0``, or in place of a reply.
+        seconds: time from sending the request until the reply; set when `ShardCounts` counts it.
     """
 
-    __slots__ = ("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "shard_id", "sources")
+    __slots__ = (
+        *("_body", "_fields", "_usual_cluster_time", "address", "error", "frame", "seconds", "shard_id", "sources"),
+    )
+
+    seconds: float
 
     def __init__(self, shard_id: str, address: str, frame: bytes) -> None:
         """Read the top level of a reply.

@@ -18,19 +18,18 @@ import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.sharding.catalog.reads import read_database, read_routing
+from shardwright.sharding.logical_sessions import NAMESPACE as SESSIONS
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
 from shardwright.sharding.time_series import buckets_of
 from shardwright.sharding.versions import CONFIG_SHARD
-from shardwright.wire.database_names import check_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.passages import EPOCH
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.request import check_database_name
+from shardwright.wire.transport.reactor import may_run_in_reactor
 
 logger = get_logger("router.routing")
 

@@ -9,9 +9,9 @@ from bson.timestamp import Timestamp
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.router.placement.stale_routing import UnknownShardError
+from shardwright.router.placement.routing_info import UnknownShardError
+from shardwright.sharding.catalog.documents import ShardEntry, topology_time
 from shardwright.sharding.catalog.reads import read_shards
-from shardwright.sharding.catalog.shard_entry import ShardEntry, topology_time
 from shardwright.sharding.clock import VectorClock, VectorTime
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
@@ -20,9 +20,9 @@ from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.logger import get_logger
 from shardwright.wire.read_preference import ReadPreference
 from shardwright.wire.transport.monitor import ReplicaSetMonitor
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.reactor import may_run_in_reactor
 from shardwright.wire.transport.replica_set import ReplicaSetClient
-from shardwright.wire.transport.request_loop import may_run_in_reactor
 
 logger = get_logger("router.shards")
 
@@ -151,6 +151,15 @@ class ShardRegistry:
         address = None if shard is None else shard.client.monitor.select(preference)
         return shard is not None and address is not None and _announces(shard, address, extension)
 
+    def is_understood_by_all(self, shard_id: str, extension: str) -> bool:
+        """Whether all members of a shard that may serve now announce an extension.
+
+        The sender selects the member later, and another one if it has to repeat the request.
+        """
+        shard = self.get_known(shard_id)
+        readable = () if shard is None else shard.client.monitor.readable()
+        return shard is not None and bool(readable) and all(_announces(shard, each, extension) for each in readable)
+
     def get_known(self, shard_id: str) -> Shard | None:
         """Return the shard with a name from the loaded list."""
         return self._config if shard_id == CONFIG_SHARD else self._shards.get(shard_id)
@@ -161,7 +170,11 @@ class ShardRegistry:
         Raises:
             UnknownShardError: the catalog has no such shard.
         """
-        return self._removed.get(shard_id) or await self.get(shard_id)
+        return self.find_with_removed(shard_id) or await self.get(shard_id)
+
+    def find_with_removed(self, shard_id: str) -> Shard | None:
+        """Return the shard with a name that is, or was, in the loaded list."""
+        return self._removed.get(shard_id) or self.get_known(shard_id)
 
     def find(self, identifier: str) -> Shard | None:
         """Find a known shard by its name, its connection string ``set/host:port,…`` or a member ``host:port``."""

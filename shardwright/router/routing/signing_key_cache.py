@@ -8,9 +8,9 @@ import trio
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.catalog.reads import read_signing_keys
-from shardwright.sharding.time_signer import TimeSigner, refresh_delay_seconds
+from shardwright.sharding.cluster_time import TimeSigner, refresh_delay_seconds
 from shardwright.wire.passages import EPOCH
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.reactor import may_run_in_reactor
 
 _FLIGHT: Final = "keys"
 

@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.sharding.clock import signed_cluster_time
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id

@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Final
 
-from shardwright.daemon.operation_metrics import Histogram, OperationMetrics, TargetStatistics
+from prometheus_client.samples import Exemplar
+
+from shardwright.daemon.operation_metrics import (
+    Exemplars,
+    Histogram,
+    OperationMetrics,
+    TargetStatistics,
+    note_exemplar,
+)
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
@@ -26,20 +34,34 @@ _STALE: Final = frozenset(
 
 
 class ShardCounts:
-    """Counts of one router by shard."""
+    """Counts of one router by shard.
+
+    Attributes:
+        exemplars: requests of traced operations, by shard.
+    """
 
     def __init__(self) -> None:
         self._statistics: dict[str, TargetStatistics] = {}
         self._errors: dict[str, dict[str, int]] = {}
+        self.exemplars: Exemplars = {}
 
     def note_reply(self, reply: ShardReply, request_bytes: int, started: float) -> None:
         """Count a request that a shard has answered; it was sent at ``started`` by `time.perf_counter`."""
-        statistics = self._statistics.get(reply.shard_id)
-        if statistics is None:
-            statistics = self._statistics[reply.shard_id] = TargetStatistics()
-        statistics.observe_request(perf_counter() - started, request_bytes, len(reply.frame))
+        reply.seconds = perf_counter() - started
+        self.note_success(reply.shard_id, reply.seconds, request_bytes, len(reply.frame))
         if reply.error is not None:
             self.note_error(reply.shard_id, _kind_of(reply.error))
+
+    def note_success(self, shard_id: str, seconds: float, request_bytes: int, reply_bytes: int) -> None:
+        """Count a request that a shard has answered without an error."""
+        statistics = self._statistics.get(shard_id)
+        if statistics is None:
+            statistics = self._statistics[shard_id] = TargetStatistics()
+        statistics.observe_request(seconds, request_bytes, reply_bytes)
+
+    def note_exemplar(self, shard_id: str, exemplar: Exemplar) -> None:
+        """Show a request of a traced operation, which `note_reply` has counted."""
+        note_exemplar(self.exemplars, shard_id, exemplar)
 
     def note_error(self, shard_id: str, kind: str) -> None:
         """Count an error of one of the `KINDS`."""

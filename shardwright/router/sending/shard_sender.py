@@ -1,4 +1,7 @@
-"""Sending requests to shards: to the member that a read preference selects, or to a member with a cursor."""
+"""Sending requests to shards: to the member that a read preference selects, or to a member with a cursor.
+
+A `PendingReply` is the outstanding reply to a sent request.
+"""
 
 from collections.abc import Mapping
 from time import perf_counter
@@ -8,24 +11,99 @@ import bson
 import trio
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.routing.shards import ShardRegistry
-from shardwright.router.sending.pending_reply import PendingReply, unreachable
+from shardwright.router.routing.shards import Shard, ShardRegistry
 from shardwright.router.sending.shard_counts import UNREACHABLE, ShardCounts
 from shardwright.sharding.clock import VectorClock, with_cluster_time
-from shardwright.sharding.time_signer import TimeSigner
-from shardwright.wire.error_codes import Category, has_category
+from shardwright.sharding.cluster_time import TimeSigner
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.pool import Asked
-from shardwright.wire.transport.pools import ConnectionPools
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.pool import Asked, ConnectionPools
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reply_memory import Relay, RelayedClient
 
 _ATTEMPTS_MAX: Final = 3
 """Total attempts of a repeatable request on one shard (MongoDB's ``kMaxNumRetries``)."""
 
 _WRITE_CONCERN_ERROR: Final = b"writeConcernError"
+
+
+class DigestRelay(Relay):
+    """A relay that leaves a digest: a short reply with the fields of the relayed one that the router needs.
+
+    The digest is empty while nothing has been relayed.
+    """
+
+    def __init__(self, client: RelayedClient) -> None:
+        super().__init__(client)
+        self.digest = b""
+
+
+class PendingReply:
+    """A pending reply. The caller must call `receive`, `receive_unless_lost` or `give_up`."""
+
+    __slots__ = ("_address", "_asked", "_clock", "_counts", "_request_bytes", "_shard", "_started")
+
+    def __init__(
+        self, shard: Shard, address: str, asked: Asked, clock: VectorClock, counts: ShardCounts, request_bytes: int
+    ) -> None:
+        self._shard = shard
+        self._address = address
+        self._asked = asked
+        self._clock = clock
+        self._counts = counts
+        self._request_bytes = request_bytes
+        self._started = perf_counter()
+
+    @may_run_in_reactor
+    async def receive(self, relay: DigestRelay | None = None) -> ShardReply:
+        """Receive the reply, or its digest if ``relay`` has relayed a long one.
+
+        Raises:
+            CommandError: HostUnreachable.
+        """
+        try:
+            answer = await self._asked.receive_answer(relay)
+        except BackendError as error:
+            self._shard.client.on_failure(self._address, error)
+            self._counts.note_error(self._shard.id, UNREACHABLE)
+            raise unreachable(self._shard.id, error) from error
+        if answer is None:
+            assert relay is not None
+            answer = relay.digest
+        reply = ShardReply(self._shard.id, self._address, answer)
+        self._counts.note_reply(reply, self._request_bytes, self._started)
+        reply.tell(self._clock)
+        return reply
+
+    @may_run_in_reactor
+    async def receive_unless_lost(self) -> ShardReply | None:
+        """Receive the reply; None if the request may be repeated because the member is gone or not primary."""
+        try:
+            reply = await self.receive()
+        except CommandError as error:
+            if not isinstance(error.__cause__, BackendError):
+                raise
+            return None
+        if reply.error is not None and has_category(reply.error.code, Category.NOT_PRIMARY):
+            self._shard.client.on_failure(self._address, reply.error)
+            return None
+        return reply
+
+    async def wait_begun(self) -> None:
+        """Wait until the reply begins to arrive; may be cancelled and repeated."""
+        await self._asked.wait_begun()
+
+    def give_up(self) -> None:
+        """Abandon the reply."""
+        self._asked.give_up()
+
+
+def unreachable(shard_id: str, error: BackendError) -> CommandError:
+    """Build the error for a shard that could not be reached."""
+    return CommandError(ErrorCode.HostUnreachable, f"Error contacting shard {shard_id} :: caused by :: {error}")
 
 
 class ShardSender:
@@ -52,17 +130,20 @@ class ShardSender:
         self._pools = pools
         self._pools_as_router = pools_as_router
         self._counts = counts or ShardCounts()
-        self._expected: tuple[str, Asked] | None = None
+        self._expected: dict[str, tuple[str, Asked]] = {}
         self.clock = clock
         self.signer = signer
 
-    def expecting(self, address: str, asked: Asked) -> "ShardSender":
-        """Create a sender for an operation whose first request was already sent to the member at ``address``.
+    def expecting(self, expected: dict[str, tuple[str, Asked]]) -> "ShardSender":
+        """Create a sender for an operation whose first requests to some shards were already sent.
 
-        `send` takes the reply to that request first.
+        For the first request to such a shard, the sender receives the reply to the earlier one instead of sending.
+
+        Args:
+            expected: by shard, the address of the member that received the earlier request, and the request.
         """
         sender = ShardSender(*self.parts)
-        sender._expected = address, asked
+        sender._expected = expected
         return sender
 
     @property
@@ -101,7 +182,7 @@ class ShardSender:
         frame = with_cluster_time(frame, self.clock)
         pools = self._pools_as_router if as_router else self._pools
         for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
-            expected, self._expected = self._expected, None
+            expected = self._expected.pop(shard_id, None)
             address = client.monitor.select(preference) if expected is None else expected[0]
             if address is None:
                 await in_own_task()
@@ -161,12 +242,19 @@ class ShardSender:
         finally:
             for pending in asked.values():
                 pending.give_up()
-        missing = [shard_id for shard_id in frames if shard_id not in replies]
+        missing = {shard_id: frame for shard_id, frame in frames.items() if shard_id not in replies}
         if missing:
-            await in_own_task()
-            async with trio.open_nursery() as nursery:
-                for shard_id in missing:
-                    nursery.start_soon(self.send_into, replies, shard_id, frames[shard_id], preference)
+            await self.send_each(missing, replies, preference)
+
+    @may_run_in_reactor
+    async def send_each(
+        self, frames: Mapping[str, bytes], replies: dict[str, ShardReply], preference: ReadPreference
+    ) -> None:
+        """Do the same as `send_to_all` with a task for each request, which `send` sends."""
+        await in_own_task()
+        async with trio.open_nursery() as nursery:
+            for shard_id, frame in frames.items():
+                nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
 
     async def send_into(
         self,
@@ -186,10 +274,15 @@ class ShardSender:
     async def _ask_known(self, shard_id: str, frame: bytes, preference: ReadPreference) -> PendingReply | None:
         """Send a request to a known suitable member; None if there is none, or it could not be sent."""
         shard = self._shards.get_known(shard_id)
-        address = None if shard is None else shard.client.monitor.select(preference)
-        if shard is None or address is None:
+        if shard is None:
             return None
         frame = with_cluster_time(frame, self.clock)
+        expected = self._expected.pop(shard_id, None)
+        if expected is not None:
+            return PendingReply(shard, *expected, self.clock, self._counts, len(frame))
+        address = shard.client.monitor.select(preference)
+        if address is None:
+            return None
         try:
             return PendingReply(
                 shard, address, await shard.client.ask(address, frame), self.clock, self._counts, len(frame)
@@ -228,6 +321,12 @@ class ShardSender:
         if sources:
             asked.reads_from(self._pools[source] for source in sources)
         return PendingReply(shard, address, asked, self.clock, self._counts, len(frame))
+
+    def pending(self, shard_id: str, address: str, asked: Asked, request_bytes: int) -> PendingReply:
+        """Return the pending reply to a request that was sent to a member of a shard, which may be removed since."""
+        shard = self._shards.find_with_removed(shard_id)
+        assert shard is not None
+        return PendingReply(shard, address, asked, self.clock, self._counts, request_bytes)
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
         """Whether a reply may occupy a connection to a member until it is read, which can take long."""

@@ -19,12 +19,12 @@ from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.retry import with_routing
 from shardwright.router.operations.scatter import forwarded, scatter
 from shardwright.router.operations.write_execution import execute
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.replies.cursor_reply import first_batch
 from shardwright.router.replies.shard_reply import raise_worst
 from shardwright.router.sessions.session_work import end_work, sessions_at_work
 from shardwright.router.writes.batch import WriteKind
-from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
+from shardwright.sharding.logical_sessions import COLLECTION, DB, NAMESPACE, SessionChanges, SessionId
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.logger import get_logger

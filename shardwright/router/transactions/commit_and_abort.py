@@ -27,7 +27,7 @@ from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import encode_elements, from_elements
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _COMMIT: Final = encode_elements({"commitTransaction": 1})
 _ABORT: Final = encode_elements({"abortTransaction": 1})

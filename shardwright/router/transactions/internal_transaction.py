@@ -19,7 +19,7 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.commit_and_abort import abort_implicitly, abort_uncommitted, commit, is_unknown
 from shardwright.router.transactions.router_transaction import RouterTransaction
-from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.logical_sessions import SessionId
 from shardwright.sharding.transaction_protocol import label_transient
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError

@@ -19,10 +19,16 @@ from typing import Any, Final, NamedTuple
 from bson.timestamp import Timestamp
 
 from shardwright.sharding.clock import CLUSTER_TIME
-from shardwright.sharding.operation_session import AUTOCOMMIT, START_TRANSACTION, TXN_NUMBER
-from shardwright.sharding.session_cache import NO_USER
-from shardwright.sharding.timestamps import unpack_timestamp
-from shardwright.sharding.transaction_protocol import concern_at, demanded_time
+from shardwright.sharding.cluster_time import unpack_timestamp
+from shardwright.sharding.logical_sessions import NO_USER
+from shardwright.sharding.passage_fields import usual_session_id
+from shardwright.sharding.transaction_protocol import (
+    AUTOCOMMIT,
+    START_TRANSACTION,
+    TXN_NUMBER,
+    concern_at,
+    demanded_time,
+)
 from shardwright.sharding.versions import CONFIG_SHARD
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -83,12 +89,15 @@ class TransactionFields(NamedTuple):
         """
         lsid = request.raw_object(_LSID)
         assert lsid is not None
-        fields = index(lsid)
-        identifier, uid = fields[b"id"], fields.get(b"uid")
-        user = NO_USER if uid is None else lsid[uid[2] + _BINARY_AT : uid[3]]
+        session, user = usual_session_id(lsid), NO_USER
+        if session is None:
+            fields = index(lsid)
+            identifier, uid = fields[b"id"], fields.get(b"uid")
+            user = NO_USER if uid is None else lsid[uid[2] + _BINARY_AT : uid[3]]
+            session = lsid[identifier[2] + _BINARY_AT : identifier[3]]
         return cls(
             lsid,
-            lsid[identifier[2] + _BINARY_AT : identifier[3]] + user,
+            session + user,
             int(request.get(TXN_NUMBER)),
             START_TRANSACTION in request.fields,
             request.raw_object(READ_CONCERN) or EMPTY_DOCUMENT,
@@ -287,6 +296,11 @@ class RouterTransaction:
         """The time at which all participants read, if one has been chosen."""
         return self._at_cluster_time
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether all participants read at one time: the read concern level is snapshot."""
+        return self._is_snapshot
+
     # Statements
 
     def begin_statement(self) -> None:
@@ -322,6 +336,11 @@ class RouterTransaction:
         starts = read_concern_element(self._concern_of_participants()) + STARTS_ELEMENT
         return self.own_elements + starts + (COORDINATOR_ELEMENT if coordinates else b"")
 
+    def has_answer_of(self, shard: str) -> bool:
+        """Whether a shard is a participant that has answered a statement."""
+        participant = self.participants.get(shard)
+        return participant is not None and participant.is_read_only is not None
+
     def note_answer(self, shard: str, *, is_read_only: bool) -> None:
         """Note from a participant's successful reply whether all its statements so far have only read.
 
@@ -334,6 +353,12 @@ class RouterTransaction:
         participant.is_read_only = is_read_only and participant.is_read_only is not False
         if not is_read_only and self.recovery_shard is None:
             self.recovery_shard = shard
+
+    def note_statement(self, shard: str, *, is_read_only: bool) -> None:
+        """Count a successful statement that was one request to a participant, and note its answer."""
+        self.statement += 1
+        self.requests += 1
+        self.note_answer(shard, is_read_only=is_read_only)
 
     def restart(self) -> bool:
         """Restart after a shard refused the routing versions, if possible; returns whether it is.

@@ -8,13 +8,13 @@ from typing import Final
 
 from shardwright.router.transactions.router_transaction import READ_CONCERN
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.operation_session import START_TRANSACTION
-from shardwright.sharding.session_cache import SessionId
+from shardwright.sharding.logical_sessions import SessionId
+from shardwright.sharding.transaction_protocol import START_TRANSACTION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, decode_document, from_elements
 from shardwright.wire.request import Request
-from shardwright.wire.write_concern import WRITE_CONCERN
+from shardwright.wire.request_validation import WRITE_CONCERN
 
 COMMIT: Final = "commitTransaction"
 ABORT: Final = "abortTransaction"

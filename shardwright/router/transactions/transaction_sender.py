@@ -7,15 +7,14 @@ from typing import Final
 import trio
 
 from shardwright.router.replies.shard_reply import ShardReply
-from shardwright.router.sending.pending_reply import PendingReply
-from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.sending.shard_sender import PendingReply, ShardSender
 from shardwright.router.transactions.router_transaction import OF_TRANSACTIONS, Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import index
 from shardwright.wire.read_preference import PRIMARY, ReadPreference
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _INT32: Final = Struct("<i")
 
@@ -49,6 +48,7 @@ class TransactionSender(ShardSender):
 
     def __init__(self, plain: ShardSender, transaction: RouterTransaction) -> None:
         super().__init__(*plain.parts)
+        self._expected = plain._expected
         self.transaction = transaction
         # By shard: set after the reply to the request that starts the transaction there.
         self._starting: dict[str, trio.Event] = {}
@@ -73,7 +73,7 @@ class TransactionSender(ShardSender):
             await in_own_task()
             await starting.wait()
         transaction = self.transaction
-        if transaction.phase is Phase.ABORTED:
+        if transaction.phase is Phase.ABORTED and shard_id not in self._expected:
             raise CommandError(ErrorCode.Interrupted, "operation was interrupted")
         is_new = shard_id not in transaction.participants
         if is_new:
@@ -97,10 +97,7 @@ class TransactionSender(ShardSender):
         self, frames: Mapping[str, bytes], replies: dict[str, ShardReply], *, preference: ReadPreference = PRIMARY
     ) -> None:
         """Send requests to several shards at once and read all replies, see `ShardSender.send_to_all`."""
-        await in_own_task()
-        async with trio.open_nursery() as nursery:
-            for shard_id, frame in frames.items():
-                nursery.start_soon(self.send_into, replies, shard_id, frame, preference)
+        await self.send_each(frames, replies, preference)
 
     def may_ask_ahead(self, shard_id: str, address: str) -> bool:
         """Return False: a shard prepares a transaction only after it has answered all of its statements.

@@ -13,7 +13,7 @@ from bson.int64 import Int64
 from shardwright.router.transactions.router_transaction import CommitPath, Phase, RouterTransaction
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 RECOVERY: Final = "recoverWithToken"
 
@@ -48,15 +48,10 @@ class TransactionStatistics:
     requests: int = 0
     _commits: dict[str, _Commits] = field(default_factory=_no_commits)
 
-    @contextmanager
-    def statement(self, transaction: RouterTransaction) -> Iterator[None]:
-        """Count the participants and requests that a statement, run in the block, adds to its transaction."""
-        participants, requests = len(transaction.participants), transaction.requests
-        try:
-            yield
-        finally:
-            self.participants += max(0, len(transaction.participants) - participants)
-            self.requests += transaction.requests - requests
+    def note_statement(self, transaction: RouterTransaction, participants: int, requests: int) -> None:
+        """Count what a statement has added to its transaction, which had so many participants and requests before."""
+        self.participants += max(0, len(transaction.participants) - participants)
+        self.requests += transaction.requests - requests
 
     @contextmanager
     def commit(self, transaction: RouterTransaction | None) -> Iterator[None]:
@@ -137,6 +132,10 @@ class RouterSession:
         """Wait until the session is free, and take it."""
         if self._is_checked_out:
             await self._wait_released()
+        self.check_out_now()
+
+    def check_out_now(self) -> None:
+        """Take the session; the caller guarantees that it is free."""
         self._is_checked_out = True
         if self.transaction is not None:
             self.transaction.times.begin_command()
@@ -202,6 +201,11 @@ class TransactionTable:
         self._sessions[session_id] = session
         await session.check_out()
         return session
+
+    def check_out_now(self, session_id: bytes) -> None:
+        """Check out a known session; the caller guarantees that it is free."""
+        session = self._sessions[session_id] = self._sessions.pop(session_id)
+        session.check_out_now()
 
     def find(self, session_id: bytes) -> RouterSession | None:
         """Return a session that has run a transaction here, or None."""

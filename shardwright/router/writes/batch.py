@@ -24,11 +24,11 @@ from shardwright.wire.rawbson import (
     encode_elements,
     find,
     spans,
+    type_name,
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.type_names import type_name
-from shardwright.wire.write_concern import WRITE_CONCERN
+from shardwright.wire.request_validation import WRITE_CONCERN
 
 
 class WriteKind(Enum):

@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.decimal128 import Decimal128
 
-from shardwright.daemon.privileges import Resource
+from shardwright.daemon.users import Resource
 from shardwright.router.access.command_needs import TABLE
 from shardwright.router.access.needs import Need
 from shardwright.wire.error_codes import ErrorCode

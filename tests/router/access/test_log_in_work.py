@@ -8,15 +8,15 @@ import pytest
 import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.access.login import Login, LogInCounts
-from shardwright.router.access.scram_login import ScramLogin
+from shardwright.router.access.mechanisms import ScramLogin
 from shardwright.router.access.user_cache import AnybodySeen, UserCache
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import MECHANISMS, Mechanism, ScramKeys
+from shardwright.wire.scram import MECHANISMS, ClientConversation, Mechanism, ScramKeys
+from shardwright.wire.tls import ProcessTls
 from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 NONCE: Final = b"n" * 24
@@ -76,9 +76,7 @@ def user_cache(catalog: FakeCatalog, nursery: trio.Nursery, seconds_max: float =
 
 
 def scram_login(users: UserCache) -> ScramLogin:
-    auth = ClusterAuth()
-    auth.use(None, ("a" * 60,))
-    return ScramLogin(users, auth, LogInCounts(MECHANISMS))
+    return ScramLogin(users, ClusterAuth(ProcessTls(), keys=("a" * 60,)), LogInCounts(MECHANISMS))
 
 
 def run(body: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from bson.timestamp import Timestamp
 from shardwright.router.change_streams.shard_streams import ShardCommand, ShardStreams
 from shardwright.router.change_streams.specification import Specification
 from shardwright.router.change_streams.tokens import ResumeToken
-from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.exec.remote import RemoteCursor
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.oplog_advancer import OplogAdvancer
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg

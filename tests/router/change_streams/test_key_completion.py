@@ -10,8 +10,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.router.change_streams.changelog import UnshardedTimes
-from shardwright.router.change_streams.document_keys import KeyCompletion
-from shardwright.router.change_streams.images import PreImages
+from shardwright.router.change_streams.event_documents import KeyCompletion, PreImages
 from shardwright.router.change_streams.merger import Event
 from shardwright.router.change_streams.tokens import ResumeToken
 from shardwright.sharding.catalog.reads import CatalogReads

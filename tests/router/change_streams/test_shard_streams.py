@@ -14,7 +14,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.router.change_streams.fake_cluster import QUIET_MS, FakeCluster
 from tests.router.change_streams.tokens import mark
-from tests.router.cursors.fakes import get_more
+from tests.router.exec.fakes import get_more
 
 SECONDS_MAX = 300.0
 

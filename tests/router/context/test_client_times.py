@@ -12,8 +12,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.context.client_times import ClientTimes
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.time_signer import SigningKey, SigningKeys, TimeSigner, proof_of
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import SigningKey, SigningKeys, TimeSigner, pack_timestamp, proof_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg

@@ -10,6 +10,8 @@ import pytest
 
 import shardwright
 from shardwright.router.context.parameters import LOGGERS, Parameters, changed_verbosity, default_verbosity, verbosities
+from shardwright.wire.tls import ProcessTls
+from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 PACKAGES: Final = ("config_servers", "daemon", "router", "wire")
 PARAMETER: Final = "logComponentVerbosity"
@@ -20,7 +22,7 @@ def parameters() -> Iterator[Parameters]:
     """The parameters of a router, whose log is as before afterwards."""
     root = logging.getLogger()
     level = root.level
-    changed = Parameters({})
+    changed = Parameters(ClusterAuth(ProcessTls()), {})
     before = changed[PARAMETER]
     yield changed
     changed.set(PARAMETER, before)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.router.cursors.ids import WORKERS_MAX, new_cursor_id, worker_of
+from shardwright.router.cursors.open_cursor import WORKERS_MAX, new_cursor_id, worker_of
 
 
 @given(worker=st.integers(0, WORKERS_MAX - 1), bits=st.integers(0, (1 << 64) - 1))

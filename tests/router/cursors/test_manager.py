@@ -1,6 +1,6 @@
 """The lifetime of cursors in the manager, on a mock clock."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 import bson
@@ -9,12 +9,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from shardwright.router.cursors.manager import CursorManager
-from shardwright.router.cursors.open_cursor import NO_USER, NOBODY, CursorOwner
-from shardwright.router.cursors.remote import RemoteCursor
+from shardwright.router.cursors.open_cursor import NO_USER, NOBODY, Cursor, CursorOwner
+from shardwright.router.exec.remote import RemoteCursor
+from shardwright.router.exec.stage import Stage
+from shardwright.sharding.clock import VectorClock
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectFailedError
 from shardwright.wire.message import OpMsg
-from shardwright.wire.transport.reply_memory import UNREAD_REPLIES
+from shardwright.wire.transport.reply_memory import UnreadReplies
 from shardwright.wire.transport.reservations import UnreadBounds
 
 if TYPE_CHECKING:
@@ -38,28 +40,28 @@ class FakeSender:
         return b""
 
 
-class FakeCursor:
-    """A cursor of one remote cursor."""
+class FakeStage(Stage):
+    """A stage that reads one remote cursor. The manager does not read it."""
 
-    def __init__(self, sender: FakeSender, remote_id: int = 100) -> None:
-        self.namespace = "test.c"
-        self.held_bytes = 0
-        self.remotes = [RemoteCursor(cast("ShardSender", sender), "shard0", "shard0.example:1", "test.c", remote_id)]
+    __slots__ = ("held_bytes", "remotes")
+
+    def __init__(self, remote: RemoteCursor) -> None:
+        self.remotes: list[RemoteCursor] = [remote]
+        self.held_bytes: int = 0
 
     @property
     def is_exhausted(self) -> bool:
         return self.remotes[0].is_exhausted
 
-    async def next_batch(self, get_more: object) -> bytes:
-        raise AssertionError("the manager reads no cursor")
 
+class FakeCursor(Cursor):
+    """A cursor of one remote cursor."""
 
-@pytest.fixture(autouse=True)
-def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(UNREAD_REPLIES, "bounds", UnreadBounds(total_bytes=10 * MB))
-    monkeypatch.setattr(UNREAD_REPLIES.holdings, "ended", 0)
-    yield
-    assert UNREAD_REPLIES.total_bytes == UNREAD_REPLIES.holdings.total_bytes == 0
+    root: FakeStage
+
+    def __init__(self, sender: FakeSender, remote_id: int = 100) -> None:
+        remote = RemoteCursor(cast("ShardSender", sender), "shard0", "shard0.example:1", "test.c", remote_id)
+        super().__init__("test.c", FakeStage(remote), VectorClock())
 
 
 MB = 1 << 20
@@ -71,13 +73,18 @@ def with_manager(
     *,
     idle_milliseconds: float = 600_000,
     sessions_time_out: bool = False,
+    unread: UnreadReplies | None = None,
 ) -> None:
     """Run a test with a manager that is running."""
+
+    unread_replies = unread or UnreadReplies(UnreadBounds())
 
     async def run() -> None:
         sender = FakeSender()
         manager = CursorManager(
-            idle_milliseconds_max=lambda: idle_milliseconds, sessions_time_out=lambda: sessions_time_out
+            unread_replies.holdings,
+            idle_milliseconds_max=lambda: idle_milliseconds,
+            sessions_time_out=lambda: sessions_time_out,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.run)
@@ -85,6 +92,7 @@ def with_manager(
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
+    assert unread_replies.total_bytes == unread_replies.holdings.total_bytes == 0
 
 
 def refused(
@@ -115,7 +123,7 @@ def test_an_exhausted_cursor_ends() -> None:
         cursor = FakeCursor(sender)
         cursor_id = manager.open(cursor, NOBODY)
         with manager.checked_out(cursor_id, "test.c", NOBODY):
-            cursor.remotes[0].id = 0
+            cursor.root.remotes[0].id = 0
         assert refused(manager, cursor_id).code == ErrorCode.CursorNotFound
         await wait_all_tasks_blocked()
         assert sender.killed == []
@@ -282,8 +290,6 @@ def test_the_cursors_of_a_transaction_end_with_it() -> None:
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         for number, owner in enumerate((ended, *others, ended), 1):
             manager.open(FakeCursor(sender, number), owner)
-        taken = manager.open(FakeCursor(sender, 100), ended)
-        manager.take(taken)
         manager.end_transaction(ended)
         manager.end_transaction(ended)
         await wait_all_tasks_blocked()
@@ -322,49 +328,55 @@ def test_a_host_that_cannot_be_reached_keeps_nobody_from_killing() -> None:
 
 def holding(sender: FakeSender, size: int) -> FakeCursor:
     cursor = FakeCursor(sender)
-    cursor.held_bytes = size
+    cursor.root.held_bytes = size
     return cursor
 
 
 def test_what_cursors_hold_is_counted_until_they_end() -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=10 * MB))
+
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         cursor = holding(sender, 2 * MB)
         cursor_id = manager.open(cursor, NOBODY)
-        assert UNREAD_REPLIES.total_bytes == 2 * MB
+        assert unread.total_bytes == 2 * MB
         with manager.checked_out(cursor_id, "test.c", NOBODY):
-            cursor.held_bytes = MB
-        assert UNREAD_REPLIES.total_bytes == MB
+            cursor.root.held_bytes = MB
+        assert unread.total_bytes == MB
         manager.kill(cursor_id)
-        assert UNREAD_REPLIES.total_bytes == 0
+        assert unread.total_bytes == 0
 
-    with_manager(body)
+    with_manager(body, unread=unread)
 
 
 def test_the_cursor_that_was_read_longest_ago_ends_for_want_of_room() -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=10 * MB))
+
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         first, second, third = (manager.open(holding(sender, 3 * MB), NOBODY) for _ in range(3))
         with manager.checked_out(first, "test.c", NOBODY):
             pass
         manager.open(holding(sender, 3 * MB), NOBODY)
-        assert UNREAD_REPLIES.holdings.ended == 1
+        assert unread.holdings.ended == 1
         assert refused(manager, second).code == ErrorCode.CursorNotFound
         for cursor_id in (first, third):
             with manager.checked_out(cursor_id, "test.c", NOBODY):
                 pass
-        assert UNREAD_REPLIES.total_bytes == 9 * MB
+        assert unread.total_bytes == 9 * MB
         manager.kill_all()
 
-    with_manager(body)
+    with_manager(body, unread=unread)
 
 
 def test_a_cursor_that_is_being_read_is_not_ended_for_want_of_room() -> None:
+    unread = UnreadReplies(UnreadBounds(total_bytes=10 * MB))
+
     async def body(manager: CursorManager, sender: FakeSender) -> None:
         read = manager.open(holding(sender, 6 * MB), NOBODY)
         with manager.checked_out(read, "test.c", NOBODY):
             manager.open(holding(sender, 6 * MB), NOBODY)
-        assert UNREAD_REPLIES.holdings.ended == 1
+        assert unread.holdings.ended == 1
         with manager.checked_out(read, "test.c", NOBODY):
             pass
         manager.kill_all()
 
-    with_manager(body)
+    with_manager(body, unread=unread)

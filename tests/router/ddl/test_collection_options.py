@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.router.ddl.collections import are_options_equal
+from shardwright.router.ddl.merged_replies import are_options_equal
 
 EN = {
     "locale": "en",

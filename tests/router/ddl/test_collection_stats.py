@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.ddl.collections import merge_collection_stats, scale_of
+from shardwright.router.ddl.merged_replies import merge_collection_stats, scale_of
 from shardwright.wire.errors import CommandError
 
 

@@ -2,7 +2,7 @@
 
 import bson
 
-from shardwright.router.ddl.databases import merge_database_lists
+from shardwright.router.ddl.merged_replies import merge_database_lists
 
 
 def sized(**sizes: int) -> list[dict[str, object]]:

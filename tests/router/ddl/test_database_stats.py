@@ -1,6 +1,6 @@
 """``dbStats`` of a database, merged from the replies of all shards."""
 
-from shardwright.router.ddl.databases import merge_database_stats
+from shardwright.router.ddl.merged_replies import merge_database_stats
 
 ABSENT = {
     "db": "s",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.router.ddl.shard_replies import merge_promoted
+from shardwright.router.ddl.merged_replies import merge_promoted
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.errors import CommandError
 from tests.router.ddl.replies import failed, succeeded

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.router.ddl.shard_replies import merge_raw
+from shardwright.router.ddl.merged_replies import merge_raw
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.router.ddl.collections import merge_validation
+from shardwright.router.ddl.merged_replies import merge_validation
 from shardwright.wire.errors import CommandError
 from tests.router.ddl.replies import failed, succeeded
 

@@ -9,16 +9,15 @@ from bson.timestamp import Timestamp
 from shardwright.router.context.statistics import TargetCounts
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.write_execution import execute
-from shardwright.router.placement.collection_routing import CollectionRouting
-from shardwright.router.placement.database_routing import DatabaseRouting
+from shardwright.router.placement.routing_info import CollectionRouting, DatabaseRouting
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.router.transactions.internal_transaction import WriteSessions
 from shardwright.router.writes.batch import WriteKind
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, reply

@@ -10,7 +10,7 @@ from bson.objectid import ObjectId
 
 from shardwright.router.commands.chunks import merge_chunks, split
 from shardwright.router.operations.operation import Operation
-from shardwright.router.placement.collection_routing import CollectionRouting
+from shardwright.router.placement.routing_info import CollectionRouting
 from shardwright.router.sending.shard_sender import ShardSender
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire.error_codes import ErrorCode

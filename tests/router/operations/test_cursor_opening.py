@@ -16,6 +16,7 @@ from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
+from tests.transports import new_transport
 
 CURSOR = {"cursor": {"id": bson.Int64(7), "ns": "shop.c", "firstBatch": []}, "ok": 1.0}
 
@@ -28,7 +29,7 @@ class FakeShards:
     """
 
     def __init__(self) -> None:
-        self.cursors = CursorManager()
+        self.cursors = CursorManager(new_transport().unread_replies.holdings)
         self.killed: list[tuple[str, list[int]]] = []
 
     async def open(self, *shards: str) -> list[ShardReply]:

@@ -15,7 +15,7 @@ from shardwright.router.pipelines.commands import (
     shards_command,
 )
 from shardwright.router.pipelines.stages import check_stages
-from shardwright.sharding.pipelines.leading_filter import leading_filter
+from shardwright.sharding.pipelines.pipeline import leading_filter
 from shardwright.wire.errors import CommandError
 from tests.router.pipelines.parsing import parsed
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.router.reads.count_and_distinct import CountArguments
+from shardwright.router.reads.aggregations import CountArguments
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
 

@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.decimal128 import Decimal128
 
-from shardwright.router.reads.count_and_distinct import DISTINCT_TOO_BIG, merge_values, merging_aggregate
+from shardwright.router.reads.aggregations import DISTINCT_TOO_BIG, merge_values, merging_aggregate
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import ARRAY, element, from_elements, index
 

@@ -5,7 +5,15 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.router.reads.find_arguments import FindArguments, check_for_mongos, filter_of, is_immortal, is_near
+from shardwright.router.reads.find_arguments import (
+    FindArguments,
+    check_explained,
+    check_for_mongos,
+    filter_of,
+    is_immortal,
+    is_near,
+    requests_resume_token,
+)
 from shardwright.router.reads.sort_order import NEAREST_FIRST, SortOrder
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request
@@ -83,7 +91,8 @@ def test_a_wrong_argument_is_refused_in_mongodbs_words(arguments: dict[str, Any]
     ("arguments", "code", "message"),
     [
         ({"projection": {"$sortKey": 1}}, 2, "Projection contains illegal field '$sortKey': { $sortKey: 1 }"),
-        ({"$_requestResumeToken": True}, 2, "Queries on mongoS may not request or provide a resume token"),
+        ({"$_requestResumeToken": True}, 2, "hint must be {$natural:1} if 'requestResumeToken' is enabled"),
+        ({"$_resumeAfter": {"$recordId": 1}}, 2, "'requestResumeToken' must be true if 'resumeAfter' is specified"),
         ({"$_requestResumeToken": 1}, 14, "Field '$_requestResumeToken' should be a boolean value, but found: int"),
         ({"ntoreturn": 3}, 5746101, "Cannot specify ntoreturn in a find command against mongos"),
     ],
@@ -99,6 +108,28 @@ def test_what_only_a_mongod_accepts_is_refused(arguments: dict[str, Any], code: 
 )
 def test_what_both_accept_is_passed_on(arguments: dict[str, Any]) -> None:
     check_for_mongos(request({"find": "c", **arguments}))
+
+
+TOKEN: dict[str, Any] = {"$_requestResumeToken": True, "hint": {"$natural": 1}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_requested"),
+    [
+        ({}, False),
+        ({"$_requestResumeToken": False, "$_resumeAfter": {}}, False),
+        (TOKEN, True),
+        ({**TOKEN, "sort": {"$natural": 1.0}, "$_resumeAfter": {"$recordId": None}}, True),
+    ],
+)
+def test_a_requested_resume_token(arguments: dict[str, Any], *, is_requested: bool) -> None:
+    assert requests_resume_token(request({"find": "c", **arguments})) is is_requested
+
+
+def test_an_explained_find_with_a_resume_token() -> None:
+    check_explained(request({"find": "c", **TOKEN, "$_resumeAfter": {"$recordId": bson.Int64(5)}}))
+    with pytest.raises(CommandError, match="may not request or provide a resume token"):
+        check_explained(request({"find": "c", **TOKEN, "$_resumeAfter": {"$recordId": b"id"}}))
 
 
 def test_a_filter_that_is_no_document_is_refused() -> None:

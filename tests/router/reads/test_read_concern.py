@@ -10,8 +10,8 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.reads.read_concern import at_time, is_snapshot, snapshot_time
 from shardwright.sharding.chunks import ChunkHistory
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.router.reads.requests import request

@@ -9,7 +9,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.replies.shard_reply import ShardReply, latest_operation_time
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
 

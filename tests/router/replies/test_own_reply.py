@@ -6,7 +6,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.replies.reply_builder import gossip, raw_reply
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.message import OpMsg
 
 

@@ -7,7 +7,7 @@ import pytest
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.router.replies.reply_tail import with_recovery_token
+from shardwright.router.replies.reply_builder import with_recovery_token
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 

@@ -8,11 +8,10 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.router.replies.reply_tail import cluster_time_of_usual, operation_time_of_usual, signed
+from shardwright.router.replies.reply_builder import cluster_time_of_usual, operation_time_of_usual, signed
 from shardwright.router.replies.shard_reply import ShardReply
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.time_signer import SigningKey, SigningKeys, TimeSigner, proof_of
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import SigningKey, SigningKeys, TimeSigner, pack_timestamp, proof_of
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
 
 TIME = Timestamp(1_700_000_000, 7)

@@ -8,7 +8,7 @@ import trio.testing
 from bson.timestamp import Timestamp
 
 from shardwright.router.routing.routing_cache import COLLECTIONS_MAX, RoutingCache
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.documents import DatabaseEntry
 from shardwright.sharding.clock import VectorClock
 from shardwright.sharding.versions import DatabaseVersion
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import GeneratorType
 
     from shardwright.config_servers.catalog_client import CatalogClient
-    from shardwright.router.placement.collection_routing import CollectionRouting
+    from shardwright.router.placement.routing_info import CollectionRouting
 
 VERSION = DatabaseVersion(UUID(int=1), Timestamp(1, 1), 1)
 

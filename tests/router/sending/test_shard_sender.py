@@ -1,6 +1,7 @@
 """Sending to a shard whose members answer from a script."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import bson
@@ -8,11 +9,9 @@ import pytest
 import trio
 from bson.timestamp import Timestamp
 
-from shardwright.router.sending.pending_reply import DigestRelay
-from shardwright.router.sending.shard_sender import ShardSender
+from shardwright.router.sending.shard_sender import DigestRelay, ShardSender
 from shardwright.sharding.clock import VectorClock, VectorTime
-from shardwright.sharding.time_signer import TimeSigner
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import TimeSigner, pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, ConnectFailedError, ConnectionClosedError
 from shardwright.wire.message import OpMsg, op_msg
@@ -262,7 +261,7 @@ def test_a_member_that_cannot_be_asked_or_does_not_answer_is_out_of_reach(error:
 def test_a_reply_that_was_passed_on_is_known_by_its_digest() -> None:
     shard = FakeShard([OK])
     shard.is_relayed = True
-    relay = DigestRelay(cast("Any", None))
+    relay = DigestRelay(cast("Any", SimpleNamespace(stream=None)))
     relay.digest = op_msg(bson.encode({**OK, "digest": True}), request_id=2)
 
     async def ask() -> None:

@@ -10,9 +10,9 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
+from shardwright.router.commands.transactions import in_transaction
 from shardwright.router.cursors.manager import CursorManager
 from shardwright.router.replies.reply_builder import Reply
-from shardwright.router.transaction_execution import in_transaction
 from shardwright.router.transactions.commit_and_abort import abort_implicitly
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction
 from shardwright.router.transactions.transaction_sender import TransactionSender
@@ -21,6 +21,7 @@ from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 from tests.router.transactions.test_commit import Shards
+from tests.transports import new_transport
 
 if TYPE_CHECKING:
     from shardwright.router.operations.operation import Operation
@@ -46,7 +47,9 @@ class KilledOperation:
     def __init__(self, failure: CommandError | None = None) -> None:
         self.shards = Shards()
         self.sender = cast("ShardSender", self.shards)
-        self.context = SimpleNamespace(transactions=TransactionTable(10), sender=self.sender, cursors=CursorManager())
+        self.begun_session = None
+        cursors = CursorManager(new_transport().unread_replies.holdings)
+        self.context = SimpleNamespace(transactions=TransactionTable(10), sender=self.sender, cursors=cursors)
         self.client = SimpleNamespace(id=1, peer="", metadata=None)
         self.user = b""
         self.request = Request(OpMsg(op_msg(bson.encode(FIRST), request_id=1)))
@@ -85,7 +88,7 @@ def test_no_shard_joins_a_killed_transaction() -> None:
     transaction = RouterTransaction(bson.encode(FIRST["lsid"]), 1)
     transaction.phase = Phase.ABORTED
     sender = TransactionSender.__new__(TransactionSender)
-    sender.transaction, sender._starting = transaction, {}
+    sender.transaction, sender._starting, sender._expected = transaction, {}, {}
     with pytest.raises(CommandError) as raised:
         trio.run(sender.send, "a", b"")
     assert raised.value.code == 11601

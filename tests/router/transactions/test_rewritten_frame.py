@@ -6,7 +6,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.router.transactions.transaction_sender import in_transaction
 from shardwright.sharding.clock import VectorClock, with_cluster_time
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import encode_elements
 

@@ -9,7 +9,7 @@ from bson.int64 import Int64
 
 from shardwright.router.transactions.router_transaction import Phase, RouterTransaction, TransactionFields
 from shardwright.router.transactions.transaction_table import TransactionTable
-from shardwright.sharding.session_cache import NO_USER, SessionId
+from shardwright.sharding.logical_sessions import NO_USER, SessionId
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg

@@ -13,9 +13,8 @@ from bson.timestamp import Timestamp
 from shardwright.router.writes.batch import WriteBatch, WriteKind
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.rawbson import encode_document
 from shardwright.wire.request import Request

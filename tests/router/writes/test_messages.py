@@ -9,7 +9,7 @@ from bson.int64 import Int64
 
 from shardwright.router.transactions.internal_transaction import WriteSessions
 from shardwright.router.writes.batch import WriteKind
-from shardwright.router.writes.messages import ShardBatch, message_with_versions, shard_message
+from shardwright.router.writes.targeted_batch import ShardBatch, message_with_versions, shard_message
 from shardwright.sharding.versions import UNSHARDED, shard_version_element
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg, with_checksum

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from shardwright.router.writes import batch as batch_module
 from shardwright.router.writes.batch import WriteBatch, WriteKind
-from shardwright.router.writes.messages import ShardBatch, broadcast_elements, shard_message
 from shardwright.router.writes.outcome import WriteReply
 from shardwright.router.writes.run import WriteRun
-from shardwright.router.writes.targeting import target_batch
+from shardwright.router.writes.targeted_batch import ShardBatch, broadcast_elements, shard_message, target_batch
 from shardwright.wire import rawbson
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg

@@ -14,7 +14,7 @@ from bson.objectid import ObjectId
 from bson.regex import Regex
 
 from shardwright.router.writes.batch import WriteKind
-from shardwright.router.writes.targeting import target_batch
+from shardwright.router.writes.targeted_batch import target_batch
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement
 from shardwright.sharding.targeting.writes import (
