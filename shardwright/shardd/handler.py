@@ -1,65 +1,66 @@
 """Handling each request: it is answered here, checked and forwarded, or forwarded unchanged.
 
 Most requests are versioned operations, which `VersionedOperations` runs.
+
+**Topology time.** Routers receive the time at which a shard was added or removed since they read the shard list. A
+statement that may concern any shard is sent to all of them without a version check. A router with an old list would
+omit a new shard, which may have received part of the collection since. The donor of that part has the new shard in its
+list. Its reply includes the time of the last change of the shard list, as all replies of genuine servers do.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import bson
 
+from shardwright.daemon.command_table import namespace_of as logged_namespace_of
+from shardwright.daemon.current_op import with_daemon_operations
 from shardwright.daemon.metrics import LabelledCounter
-from shardwright.daemon.namespaces import namespace_of as logged_namespace_of
 from shardwright.daemon.sidecar.access import SidecarAccess
-from shardwright.daemon.sidecar.handler import SidecarHandler
+from shardwright.daemon.sidecar.handler import ROTATIONS, SidecarHandler, rotate_both
 from shardwright.daemon.sidecar.member_addresses import with_own_host
-from shardwright.daemon.sidecar.member_metrics import with_sharding_statistics
-from shardwright.daemon.sidecar.own_operations import with_daemon_operations
-from shardwright.daemon.sidecar.reply_term import has_failed
-from shardwright.daemon.sidecar.rotations import ROTATIONS, rotate_both
-from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.sidecar.member_metrics import CONN_POOL_STATS, with_replica_sets, with_sharding_statistics
+from shardwright.daemon.sidecar.mongod import Upstream
+from shardwright.daemon.sidecar.term_fence import has_failed
 from shardwright.shardd.commands.command import run_command
 from shardwright.shardd.commands.shard_commands import SHARD_COMMANDS
-from shardwright.shardd.cursor_batches import CursorBatches
-from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.exchange.term_exchange import TermExchange
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.cursor_batches import BegunBatch, CursorBatches, InvolvedCursors
+from shardwright.shardd.exchange.term_exchange import OperationGeneration, TermExchange
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
 from shardwright.shardd.operations.admission import NAMED_IN_FULL, Admission, BegunOperation
-from shardwright.shardd.operations.involved_cursors import InvolvedCursors
 from shardwright.shardd.operations.involvement import InvolvementFinder
 from shardwright.shardd.operations.sharded_operations import REFUSED_DURING_MOVES, check_not_moving
-from shardwright.shardd.operations.topology_gossip import is_for_all_shards, run_with_topology_time
-from shardwright.shardd.orphans.filter_in_replies import shows_queries, without_filters
 from shardwright.shardd.orphans.filtered_commands import hiding_moves
+from shardwright.shardd.orphans.filtered_queries import shows_queries, without_filters
 from shardwright.shardd.passages import ShardPassages
-from shardwright.shardd.range_deleter.past_ownership import snapshot_time
+from shardwright.shardd.range_deleter.range_deleter_service import snapshot_time
 from shardwright.shardd.shard_server import ShardServer
-from shardwright.shardd.transactions.endings import ENDINGS
 from shardwright.shardd.transactions.open_transactions import OpenTransaction
 from shardwright.shardd.transactions.session_keys import KILLS, is_killed_by, session_key
-from shardwright.shardd.two_phase_commit.coordinators import expect_commit
-from shardwright.shardd.two_phase_commit.reporting import SERVER_STATUS, with_commit_statistics
+from shardwright.shardd.transactions.statements import ENDINGS
+from shardwright.shardd.two_phase_commit.coordinators import SERVER_STATUS, expect_commit, with_commit_statistics
 from shardwright.shardd.versioned_operations import VersionedOperations
-from shardwright.sharding import session_patterns
+from shardwright.sharding import logical_sessions
 from shardwright.sharding.bson_text import command_text
-from shardwright.sharding.clock import signed_cluster_time
-from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
-from shardwright.sharding.operation_session import AUTOCOMMIT, CLIENT_SESSION
-from shardwright.sharding.received_time import ACKNOWLEDGED_TIME
-from shardwright.sharding.session_cache import NO_USER
-from shardwright.sharding.transaction_protocol import COORDINATOR
-from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION
+from shardwright.sharding.clock import TOPOLOGY_TIME, VectorTime, signed_cluster_time, topology_time_element
+from shardwright.sharding.cluster_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.logical_sessions import NO_USER
+from shardwright.sharding.pipelines.pipeline import INVOLVED_NAMESPACES
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT, CLIENT_SESSION, COORDINATOR
+from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import get_logger
-from shardwright.wire.message import reply_document
-from shardwright.wire.rawbson import OBJECT, without
+from shardwright.wire.message import OpMsg, reply_document, with_body
+from shardwright.wire.passages import EPOCH
+from shardwright.wire.rawbson import OBJECT, append, without
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 logger = get_logger("shardd.operations")
 
@@ -74,6 +75,39 @@ _BEGIN_IN_REACTOR: Final = frozenset(
 _REFRESH_SESSIONS_NOW: Final = "refreshLogicalSessionCacheNow"
 _NAMED_IN_FULL: Final = NAMED_IN_FULL.union(command.name for command in SHARD_COMMANDS if command.admin_only)
 """Commands whose argument is ``db.collection``, or a database, rather than a collection of the command's database."""
+
+
+def is_for_all_shards(request: Request) -> bool:
+    """Whether a request was sent to all shards in its sender's list, with that list's ``$topologyTime``."""
+    fields = request.fields
+    if TOPOLOGY_TIME not in fields or SHARD_VERSION not in fields:
+        return False
+    _, _, start, end = fields[SHARD_VERSION]
+    return request.body[start:end] == IGNORED.raw
+
+
+async def run_with_topology_time(
+    context: ShardContext, request: Request, run: Callable[[], Awaitable[bytes | None]]
+) -> bytes | None:
+    """Run a request that `is_for_all_shards`; add ``$topologyTime`` to the reply if the sender's shard list is old.
+
+    Args:
+        run: runs it and returns the reply frame, None if there is no reply.
+
+    Raises:
+        CommandError: TypeMismatch, the time is malformed; the config servers did not answer and the shard list is not
+            cached; or raised by ``run``.
+    """
+    context.config_times.observe(request)
+    known = VectorTime.from_message(request.body, request.fields).topology_time
+    catalog = await context.catalog()
+    if not catalog.knows_shards:
+        await catalog.shards()
+    reply = await run()
+    # The time is read after the run: the request skipped documents that left while it waited.
+    if reply is None or catalog.topology_time <= known:
+        return reply
+    return with_body(reply, append(OpMsg(reply).body, topology_time_element(catalog.topology_time)))
 
 
 class ShardHandler(SidecarHandler):
@@ -93,11 +127,17 @@ class ShardHandler(SidecarHandler):
         )
         involved_cursors = InvolvedCursors(admission, context.open_cursors.still_open)
         options = context.options
-        self.passages = ShardPassages(shard)
+        self.passages = ShardPassages(shard, involved_cursors)
         self._versioned = VersionedOperations(shard, admission, involved_cursors, stale_errors, self.passages)
         self._cursor_batches = CursorBatches(shard, involved_cursors)
         sidecar = context.sidecar
-        access = SidecarAccess(SHARD_COMMANDS, self._answers_user_itself, command_text, sidecar.has_to_prepare)
+        access = SidecarAccess(
+            sidecar.transport.cluster_auth,
+            SHARD_COMMANDS,
+            self._answers_user_itself,
+            command_text,
+            sidecar.has_to_prepare,
+        )
         super().__init__(sidecar, context.metrics, options.slow_ms, logger, access, options.logs, options.audit)
 
     def namespace_of(self, request: Request) -> str:
@@ -120,6 +160,9 @@ class ShardHandler(SidecarHandler):
         self, client: ClientConnection, upstream: Upstream, request: Request, begun: Begun
     ) -> bytes | None:
         """See `SidecarHandler.take_over`."""
+        if isinstance(begun, BegunBatch):
+            client.allow_interruption()
+            return await self._cursor_batches.take_over(upstream, request, begun)
         assert isinstance(begun, BegunOperation)
         return await self._versioned.take_over(client, upstream, request, begun)
 
@@ -153,7 +196,7 @@ class ShardHandler(SidecarHandler):
 
     @may_run_in_reactor
     async def _tell_acknowledged_time(self, upstream: Upstream, request: Request) -> bytes | None:
-        """Answer a ping that asks for the time of the last acknowledged write, see `sharding.received_time`."""
+        """Answer a ping with the time of the last acknowledged write (`sharding.cluster_time`)."""
         time = self._context.sidecar.acknowledged_time()
         if time is None:  # a secondary, or a primary whose term is beginning
             return await upstream.forward(request.without((ACKNOWLEDGED_TIME,)).message.frame, request.message.flags)
@@ -216,7 +259,7 @@ class ShardHandler(SidecarHandler):
             return await self._context.sidecar.answer_hello(client, upstream, request)
         if request.name in ROTATIONS:
             await in_own_task()
-            return await rotate_both(upstream, request, self.logs)
+            return await rotate_both(self._context.sidecar.transport.tls, upstream, request, self.logs)
         # An unversioned request. mongod itself ends operations that are useless without their client.
         client.allow_interruption()
         await self._context.sidecar.prepare(request)
@@ -224,7 +267,10 @@ class ShardHandler(SidecarHandler):
             transaction.note_snapshot(snapshot_time(request))
         flags = request.message.flags
         if request.name == "getMore":
-            return await self._cursor_batches.get_more(upstream, request)
+            epoch = EPOCH.number
+            reply = await self._cursor_batches.get_more(upstream, request)
+            self.passages.learn_batch(client, request, reply, epoch)
+            return reply
         if request.name in KILLS:
             await in_own_task()
             reply = await upstream.forward(request.message.frame, flags)
@@ -243,7 +289,7 @@ class ShardHandler(SidecarHandler):
             reply = await upstream.forward(request.message.frame, flags)
             if reply is not None and not has_failed(reply):
                 owner = NO_USER if upstream.user is None else upstream.user.digest
-                self._shard.fenced_cursors.forget_sessions(session_patterns.sessions(request, owner).__contains__)
+                self._shard.fenced_cursors.forget_sessions(logical_sessions.sessions(request, owner).__contains__)
             return reply
         if request.name == _REFRESH_SESSIONS_NOW:
             await in_own_task()
@@ -256,6 +302,8 @@ class ShardHandler(SidecarHandler):
             section = self._shard.transaction_coordinators.statistics.server_status()
             reply = with_commit_statistics(await upstream.forward(request.message.frame, flags), section)
             return with_sharding_statistics(reply, request, self._shard.resharding.statistics.to_section())
+        if request.name == CONN_POOL_STATS:
+            return with_replica_sets(await upstream.forward(request.message.frame, flags), self._context.monitors())
         if shows_queries(request):
             operations, shown_as = self._shard.components.operations, self._shard.router_sessions.stages()
             frame = with_daemon_operations(request, operations, upstream.user, shown_as)

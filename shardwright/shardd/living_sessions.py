@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import bson
 import trio
 
-from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.context.shard_context import ShardContext, send_to_shard
 from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.sharding.catalog.reads import read_routing
-from shardwright.sharding.session_cache import COLLECTION, DB, NAMESPACE
+from shardwright.sharding.logical_sessions import COLLECTION, DB, NAMESPACE
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import raw_document

@@ -8,7 +8,7 @@ from shardwright.daemon.signal_mask import mask_signals
 def main() -> int:
     """Run a shard daemon until a signal or command stops it; return the exit code."""
     mask_signals()
-    from shardwright.shardd.command_line import run  # slow; an unmasked signal would kill the process
+    from shardwright.shardd.service import run  # slow; an unmasked signal would kill the process
 
     return run()
 

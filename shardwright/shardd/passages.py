@@ -11,16 +11,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from shardwright.daemon.operation_metrics import OK
-from shardwright.daemon.passages import DaemonPassages
-from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
-from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, has_failed, take_term
-from shardwright.shardd.exchange.sharding_fields import sharding_spans, without_sharding_fields
+from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, has_failed, take_term
+from shardwright.daemon.users import RESERVED_ID_START
+from shardwright.shardd.batch_passages import ShardBatchPassages, ShardGetMorePassage
+from shardwright.shardd.cursor_batches import BegunBatch, InvolvedCursors
+from shardwright.shardd.exchange.term_exchange import sharding_spans, without_sharding_fields
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.operations.admission import BegunOperation
+from shardwright.shardd.operations.key_changes import names_no_part
 from shardwright.shardd.operations.retried_writes import FIND_AND_MODIFY
-from shardwright.shardd.orphans.cursor_openings import Opening, opening_of
-from shardwright.shardd.shard_key_updates.key_changes import names_no_part
+from shardwright.shardd.orphans.cursor_kinds import Opening, opening_of
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.shardd.splitting.growth import growth_of_update
 from shardwright.shardd.transactions.session_keys import session_key
@@ -40,7 +41,6 @@ from shardwright.wire.passages import (
     AFTER_ID,
     EPOCH,
     FRAME_BYTES_MAX,
-    OUTCOMES,
     InsertedDocument,
     Outcome,
     Passage,
@@ -54,7 +54,7 @@ from shardwright.wire.transport.client_connection import ClientConnection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.daemon.sidecar.upstream import Upstream
+    from shardwright.daemon.sidecar.mongod import Upstream
 
 _DOCUMENTS: Final = b"documents"
 _STATEMENTS: Final = {"insert": _DOCUMENTS, "update": b"updates", "delete": b"deletes"}
@@ -169,26 +169,21 @@ class ShardPassage(Passage):
         return growth_of_update(reply, size, lambda: 1) if self.command == _UPDATE.decode() else size
 
 
-class ShardPassages(DaemonPassages[ShardPassage]):
+class ShardPassages(ShardBatchPassages):
     """The passages of a shard daemon.
 
     Under access control only members of the cluster have passages; they send each session with its owner.
     """
 
-    def __init__(self, shard: ShardServer) -> None:
-        context = shard.context
-        super().__init__(
-            context.metrics.labelled_counter(
-                "passages", "Requests by whether a passage served them", "outcome", OUTCOMES
-            )
-        )
-        self._shard = shard
-        self._context = context
-        self._observe: Callable[[str, str, float], None] = context.metrics.operations.observe
+    def __init__(self, shard: ShardServer, involved_cursors: InvolvedCursors | None = None) -> None:
+        super().__init__(shard, involved_cursors)
         self._counter = shard.key_statistics.counter
-        self.slow_seconds = context.options.slow_ms / 1000
+        self.slow_seconds = self._context.options.slow_ms / 1000
 
-    def _begin(self, passage: ShardPassage, client: ClientConnection, received: bytes) -> BegunOperation | None:
+    def _begin(self, passage: Passage, client: ClientConnection, received: bytes) -> BegunOperation | BegunBatch | None:
+        if isinstance(passage, ShardGetMorePassage):
+            return self._begin_batch(passage, client, received)
+        assert isinstance(passage, ShardPassage)
         started = perf_counter()
         upstream: Upstream = client.state
         connection, sidecar = upstream.connection, self._context.sidecar
@@ -252,6 +247,8 @@ class ShardPassages(DaemonPassages[ShardPassage]):
 
     def finish(self, client: ClientConnection, begun: Begun, reply: bytes) -> bytes | None:
         """Finish an operation on the fast path; see `Passages`."""
+        if isinstance(begun, BegunBatch):
+            return self._finish_batch(client, begun, reply)
         assert isinstance(begun, BegunOperation)
         passage, sidecar = begun.passage, self._context.sidecar
         assert isinstance(passage, ShardPassage)
@@ -311,6 +308,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
             or message.flags
             or message.frame[BODY_AT - 1]
             or not client.is_answered_verbatim
+            or client.trace is not None
             or SHARD_VERSION not in fields
             or self._is_known(message.frame, permit)
             or not self._table.is_wanted(message.frame, permit)
@@ -335,7 +333,7 @@ class ShardPassages(DaemonPassages[ShardPassage]):
     def _is_known(self, frame: bytes, permit: bytes) -> bool:
         """Whether a matching passage exists that was declined only this time, for example because of the session."""
         known = self._table.find(frame, permit)
-        return known is not None and self._is_admitted(known)
+        return isinstance(known, ShardPassage) and self._is_admitted(known)
 
     def _passage_of(
         self, request: Request, state: NamespaceState, placement: AdmittedPlacement, epoch: int

@@ -1,22 +1,32 @@
-"""The shard daemon as a service of `daemon.run`."""
+"""The shard daemon in front of one mongod: its options, its command line, and the service of `daemon.run`."""
 
-from typing import Final
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Final
 
 import trio
 
+from shardwright.daemon.audit_log import AuditLog, opened_audit_log
+from shardwright.daemon.configuration.process import Rereading, introduction, process_configuration
+from shardwright.daemon.configuration.table import SHARDD
 from shardwright.daemon.metrics import Metrics, measure_connections
-from shardwright.daemon.reload import Reread
+from shardwright.daemon.run import Reread, run_daemon
+from shardwright.daemon.sidecar.handler import TracedHandler, TracedUpstream, rotate_certificates_of_both
 from shardwright.daemon.sidecar.member_metrics import MemberMetrics
-from shardwright.daemon.sidecar.rotations import rotate_certificates_of_both
-from shardwright.shardd.commands.server_parameters import set_parameter
+from shardwright.daemon.sidecar.sidecar import SidecarOptions, check_sidecar_options, secured_sockets
+from shardwright.daemon.tracing import Tracing, TracingOptions, check_tracing
+from shardwright.shardd.commands.command import parse_parameter, set_parameter
 from shardwright.shardd.commands.shard_commands import SHARD_COMMANDS
 from shardwright.shardd.handler import ShardHandler
-from shardwright.shardd.options import ShardOptions
 from shardwright.shardd.resharding.service import export_metrics
 from shardwright.shardd.shard_server import ShardServer
 from shardwright.wire.error_codes import ErrorCode, code_name
 from shardwright.wire.hello import HELLO_NAMES
+from shardwright.wire.trace_context import TRACE_CONTEXT
 from shardwright.wire.transport.server import Server
+from shardwright.wire.transport.transport import Transport
 
 SHUTDOWN_SECONDS: Final = 5.0
 
@@ -30,15 +40,44 @@ _FORWARDED: Final = (
 """Forwarded commands that are counted by name; all others are counted together."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShardOptions(SidecarOptions):
+    """Options of a sidecar and of a shard daemon, with initial values of server parameters.
+
+    Attributes:
+        tracing: the export of spans; None if tracing is off.
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    tracing: TracingOptions | None = None
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace, audit: AuditLog | None = None) -> "ShardOptions":
+        """Return the parsed options; see `SidecarOptions.of`."""
+        common = SidecarOptions.of(parsed, audit)
+        return cls(
+            **{each.name: getattr(common, each.name) for each in fields(common)},
+            parameters=dict(parsed.parameters),
+            tracing=TracingOptions.of(parsed, common.address),
+        )
+
+
+def check_shard_options(parsed: argparse.Namespace) -> None:
+    """Refuse options that do not fit together, with ValueError."""
+    check_sidecar_options(parsed)
+    check_tracing(parsed)
+
+
 class ShardService(ShardHandler):
     """The `daemon.run.Daemon` of a shard."""
 
     shutdown_seconds = SHUTDOWN_SECONDS
+    _more_extensions: Sequence[str] = ()
 
-    def __init__(self, options: ShardOptions, nursery: trio.Nursery) -> None:
+    def __init__(self, options: ShardOptions, transport: Transport, nursery: trio.Nursery) -> None:
         self.metrics = Metrics("shardd", (*SHARD_COMMANDS.names, *HELLO_NAMES, *_FORWARDED))
         self._server: Server | None = None
-        self._shard = ShardServer(options, self.metrics, nursery, self._close_clients)
+        self._shard = ShardServer(options, transport, self.metrics, nursery, self._close_clients, self._more_extensions)
         self._given_parameters = options.parameters
         for name, value in options.parameters.items():
             set_parameter(self._shard.components.parameters, name, value)
@@ -53,9 +92,10 @@ class ShardService(ShardHandler):
         super().__init__(self._shard, stale_errors)
 
     @classmethod
-    async def start(cls, options: ShardOptions, nursery: trio.Nursery) -> "ShardService":
+    async def start(cls, options: ShardOptions, transport: Transport, nursery: trio.Nursery) -> "ShardService":
         """Create the daemon and start its background tasks."""
-        service = cls(options, nursery)
+        kind = cls if options.tracing is None else TracedShardService
+        service = kind(options, transport, nursery)
         service._shard.start()
         nursery.start_soon(service._member_metrics.run)
         return service
@@ -92,3 +132,31 @@ class ShardService(ShardHandler):
         if self._server is not None:
             for client in list(self._server.clients):
                 client.scope.cancel()
+
+
+class TracedShardService(TracedHandler, ShardService):
+    """The daemon of a shard with tracing."""
+
+    _more_extensions = (TRACE_CONTEXT.decode(),)
+
+    def __init__(self, options: ShardOptions, transport: Transport, nursery: trio.Nursery) -> None:
+        assert options.tracing is not None
+        super().__init__(options, transport, nursery)
+        self.tracing = Tracing("shardwright-shardd", options.tracing, self.metrics.operations)
+        self._shard.context.sidecar.upstream_type = TracedUpstream
+        nursery.start_soon(self.tracing.run)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a shard daemon until a signal or command stops it; return the exit code."""
+    found = process_configuration(SHARDD, arguments, check=check_shard_options, parse_parameter=parse_parameter)
+    options = ShardOptions.of(found.values, opened_audit_log(SHARDD.name, found.values))
+    return run_daemon(
+        SHARDD.name,
+        found.values,
+        partial(ShardService.start, options),
+        introduction=introduction(found),
+        read_again=None if found.file is None else Rereading(found, check_shard_options),
+        secured_sockets=secured_sockets(found.values),
+        on_log_signal=options.logs.rotate,
+    )

@@ -1,41 +1,216 @@
-"""Assembly of the shard daemon: the context first, then each component after its dependencies."""
+"""Assembly of the shard daemon: the context first, then each component after its dependencies.
 
-from collections.abc import Callable, Mapping
+`ShardServer` owns the components. `Terms` begins and ends the ones that exist only while this member is primary; each
+begins after its dependencies.
+
+**Feature version** (`FeatureVersion`). The daemon follows the cluster's version (`sharding.feature_version`). The
+shard's own record is read first, because it reveals unfinished work of a newer release even when no config server
+answers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
+from shardwright.config_servers.catalog_client import follow_feature_version
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.daemon.process_environment import check_fitness
+from shardwright.daemon.sidecar.sidecar import SidecarOptions
 from shardwright.daemon.sidecar.term_fence import TermFence
-from shardwright.shardd.commands.command import ShardComponents
-from shardwright.shardd.commands.server_parameters import ServerParameters
-from shardwright.shardd.context.feature_version import FeatureVersion
+from shardwright.shardd.commands.command import ServerParameters, ShardComponents
 from shardwright.shardd.context.shard_context import ShardContext, handshake
-from shardwright.shardd.ddl.coordinators.service import CoordinatorService
-from shardwright.shardd.ddl.participants import BlockedCollections
-from shardwright.shardd.ddl.rename_participants import RenameParticipants
-from shardwright.shardd.key_statistics.key_statistics import KeyStatistics
+from shardwright.shardd.ddl.participants import BlockedCollections, RenameParticipants
+from shardwright.shardd.ddl.service import CoordinatorService
 from shardwright.shardd.living_sessions import LivingSessions
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.metadata.secondary_metadata import CacheWatch
+from shardwright.shardd.metadata.refresh import CacheWatch
 from shardwright.shardd.migration.migrations import Migrations
+from shardwright.shardd.operations.key_changing_request import UpdatePreviews
 from shardwright.shardd.operations.waiting_operations import WaitingOperations
 from shardwright.shardd.orphans.fenced_cursors import FencedCursors
 from shardwright.shardd.orphans.open_cursors import InheritedCursors
-from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.range_deleter.range_deleter_service import RangeDeletions
 from shardwright.shardd.resharding.service import ReshardingService
 from shardwright.shardd.session_history.migrated_history import HistoryTable
-from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
 from shardwright.shardd.splitting.auto_splitter import AutoSplitter
 from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter
-from shardwright.shardd.terms import FencedWrites, TermRecovery, Terms, TermTask
+from shardwright.shardd.splitting.key_statistics import KeyStatistics
 from shardwright.shardd.transactions.session_keys import RouterSessions
 from shardwright.shardd.transactions.transactions import Transactions
 from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
+from shardwright.sharding.feature_version import (
+    MALFORMED,
+    OLDEST,
+    RECORDED_BY_SHARDS,
+    query,
+    recording,
+    refusal,
+    version_of,
+)
+from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
+from shardwright.wire.transport.transport import Transport
+
+logger = get_logger("shardd.terms")
+
+
+class TermComponent(Protocol):
+    """A component that runs from step-up to step-down."""
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Take over from the previous primary. Called again in the same term only after a failure.
+
+        Args:
+            nursery: the term's nursery, which is cancelled at step-down.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+
+    def end_term(self) -> None:
+        """End the term, after its nursery has been cancelled. Also called if `begin_term` was never reached."""
+
+
+class TermTask:
+    """A task that runs during each term."""
+
+    def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
+        self._run = run
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Start the task."""
+        nursery.start_soon(self._run)
+
+    def end_term(self) -> None:
+        """Do nothing: the nursery has cancelled the task."""
+
+
+class TermRecovery:
+    """A step at the beginning of each term that needs no end."""
+
+    def __init__(self, recover: Callable[[int], Awaitable[None]]) -> None:
+        self._recover = recover
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Run the step and propagate its errors."""
+        await self._recover(term)
+
+    def end_term(self) -> None:
+        """Do nothing."""
+
+
+class FencedWrites:
+    """Numbering of each term's writes to ``config``, so that mongod refuses them in a later term."""
+
+    def __init__(self, fence: TermFence) -> None:
+        self._fence = fence
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Make mongod refuse writes of earlier terms; errors as for `TermFence.begin`."""
+        await self._fence.begin(term)
+        nursery.start_soon(self._fence.keep)
+
+    def end_term(self) -> None:
+        """Hold back writes until the next term begins."""
+        self._fence.end()
+
+
+class Terms:
+    """The terms of a shard daemon, as `RoleHooks`. Components begin in the given order and end in reverse."""
+
+    def __init__(self, context: ShardContext, components: Sequence[TermComponent]) -> None:
+        self._context = context
+        self._components = components
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        """Begin a term from the persisted state alone, and resume the unfinished work of former primaries."""
+        self._context.forget_metadata()
+        self._context.sidecar.certainty.settle(term)
+        await self._until_done(term, self._context.wait_identified)
+        for component in self._components:
+            await self._until_done(term, partial(component.begin_term, term, nursery))
+
+    def on_step_down(self) -> None:
+        """End the term and clear the filtering metadata, which the next primary may change."""
+        for component in reversed(self._components):
+            component.end_term()
+        self._context.forget_metadata()
+
+    async def _until_done(self, term: int, step: Callable[[], Awaitable[None]]) -> None:
+        """Retry a step until it succeeds or the term ends."""
+        await until_done(step, Backoff(first_seconds=0.2, seconds_max=1.0), partial(_log_failure, term))
+
+
+def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
+    logger.warning(
+        "Could not recover the operations of earlier terms",
+        term=term,
+        error=str(error),
+        retry_seconds=round(retry_seconds, 3),
+    )
+
+
+class FeatureVersion:
+    """The feature version recorded on this shard.
+
+    Attributes:
+        recorded: the version. The daemon may use features of this version and earlier ones.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self.recorded = OLDEST
+
+    async def run(self) -> None:
+        """Follow the cluster's version once this is a shard, until cancelled or the version is unsupported.
+
+        An unsupported version raises UnfitClusterError, here and in `check_record`.
+        """
+        await self._until_done(self._read_record)
+        await self._until_done(self._context.wait_identified)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_feature_version, await self._context.catalog(), partial(self._adopt, nursery))
+
+    async def check_record(self, _term: int) -> None:
+        """Read the shard's own record before the work of a term begins."""
+        await self._read(query("local"))
+
+    async def _read_record(self) -> None:
+        await self._read({**query(), "$readPreference": {"mode": "nearest"}})
+
+    async def _read(self, question: Mapping[str, Any]) -> None:
+        found = (await self._context.mongod.command("admin", question))["cursor"]["firstBatch"]
+        self.recorded = version_of(found[0] if found else None)
+        check_fitness(refusal(self.recorded))
+
+    def _adopt(self, nursery: trio.Nursery, version: int) -> None:
+        check_fitness(refusal(version))
+        if version >= RECORDED_BY_SHARDS and version > self.recorded and self._context.is_primary:
+            nursery.start_soon(self._record, version)
+
+    async def _record(self, version: int) -> None:
+        try:
+            await self._context.mongod.write("admin", recording(version))
+        except (BackendError, CommandError) as error:
+            # The next read of the version repeats this if the shard daemon is still primary.
+            logger.warning("Could not record the feature version", feature_version=version, error=str(error))
+            return
+        self.recorded = version
+        logger.info("Recorded the feature version of the cluster", feature_version=version)
+
+    async def _until_done(self, step: Callable[[], Awaitable[object]]) -> None:
+        await until_done(step, Backoff(first_seconds=0.1, seconds_max=1.0), _note_failure)
+
+
+def _note_failure(error: BackendError | CommandError, retry_seconds: float) -> None:
+    log = logger.warning if isinstance(error, CommandError) and error.code in MALFORMED else logger.debug
+    log("Could not read the feature version", error=str(error), retry_seconds=round(retry_seconds, 3))
 
 
 class ShardServer:
@@ -44,6 +219,7 @@ class ShardServer:
     Args:
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
+        more_extensions: see `ShardContext`.
 
     Attributes:
         fenced_cursors: hides incoming ranges from open cursors.
@@ -56,9 +232,15 @@ class ShardServer:
     """
 
     def __init__(
-        self, options: SidecarOptions, metrics: Metrics, nursery: trio.Nursery, on_mongod_lost: Callable[[], None]
+        self,
+        options: SidecarOptions,
+        transport: Transport,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        on_mongod_lost: Callable[[], None],
+        more_extensions: Sequence[str] = (),
     ) -> None:
-        self.context = context = ShardContext(options, metrics, nursery, on_mongod_lost)
+        self.context = context = ShardContext(options, transport, metrics, nursery, on_mongod_lost, more_extensions)
         mongod = context.mongod
         fence = TermFence(mongod)
         mongod.number_writes_by(fence)
@@ -104,7 +286,7 @@ class ShardServer:
         self._cache_watch = CacheWatch(
             context.sidecar.mirror,
             context.sidecar.certainty,
-            partial(Connection.open, options.mongod_socket, handshake=handshake()),
+            partial(Connection.open, transport, options.mongod_socket, handshake=handshake()),
             on_collection=self._on_cached_collection,
             on_database=self._on_cached_database,
             on_range_deletion=self.range_deletions.observe,

@@ -9,39 +9,47 @@ from functools import partial
 from typing import Final
 
 from shardwright.daemon.metrics import LabelledCounter
+from shardwright.daemon.sidecar.mongod import Upstream
 from shardwright.daemon.sidecar.noop_writer import READ_CONCERN
-from shardwright.daemon.sidecar.reply_term import has_failed
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
-from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.local_mongod.reserved_transaction import is_ok
+from shardwright.daemon.sidecar.term_fence import has_failed
+from shardwright.shardd.cursor_batches import InvolvedCursors
+from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable, seconds_allowed
+from shardwright.shardd.local_mongod.reserved_sessions import is_ok
+from shardwright.shardd.metadata.critical_sections import is_renamed
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
-from shardwright.shardd.metadata.renamed import is_renamed
-from shardwright.shardd.metadata.secondary_metadata import CausalReads
-from shardwright.shardd.metadata.stale_errors import StaleError, stale_reply
+from shardwright.shardd.metadata.refresh import CausalReads
 from shardwright.shardd.metadata.views import CHANGES_OF_VIEWS
-from shardwright.shardd.operations.admission import Admission, BegunOperation, Entry, is_read, namespace_of
-from shardwright.shardd.operations.involved_cursors import InvolvedCursors
-from shardwright.shardd.operations.involvement import is_writing, merges_cursors, named_namespaces, without_batch_size
+from shardwright.shardd.operations.admission import (
+    Admission,
+    BegunOperation,
+    Entry,
+    is_read,
+    wait_for_read_concern,
+)
+from shardwright.shardd.operations.involvement import is_writing, merges_cursors, without_batch_size
 from shardwright.shardd.operations.retried_writes import answer_retried_write, maybe_retried_write
 from shardwright.shardd.operations.sharded_operations import SHARDED_OPERATIONS, CountedMeasurements, ShardedOperation
 from shardwright.shardd.operations.waiting_operations import FOR_COMMITS
-from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of, results_max_of
-from shardwright.shardd.orphans.filter_in_replies import without_filter_in_errors
+from shardwright.shardd.orphans.cursor_kinds import Opening, may_match, opening_of, results_max_of
 from shardwright.shardd.orphans.filtered_commands import is_about_measurements, without_orphans
+from shardwright.shardd.orphans.filtered_queries import without_filter_in_errors
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, unowned_filter
 from shardwright.shardd.passages import ShardPassages
-from shardwright.shardd.range_deleter.older_readers import close_cursor, has_more
-from shardwright.shardd.range_deleter.past_ownership import ownership_at, snapshot_time
+from shardwright.shardd.range_deleter.range_deleter_service import close_cursor, has_more, ownership_at, snapshot_time
 from shardwright.shardd.shard_server import ShardServer
-from shardwright.shardd.transactions.moved_ranges import check_not_moved, check_not_moved_since, snapshot_filter
 from shardwright.shardd.transactions.open_transactions import OpenTransaction
 from shardwright.shardd.transactions.session_keys import retryable_write
-from shardwright.shardd.transactions.snapshot_reads import SnapshotReads, is_snapshot_read
+from shardwright.shardd.transactions.transactions import (
+    SnapshotReads,
+    check_not_moved,
+    check_not_moved_since,
+    is_snapshot_read,
+    snapshot_filter,
+)
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER
-from shardwright.sharding.versions import DATABASE_VERSION
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT, TXN_NUMBER
+from shardwright.sharding.versions import DATABASE_VERSION, StaleError, stale_reply
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -50,13 +58,12 @@ from shardwright.wire.passages import EPOCH
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 logger = get_logger("shardd.operations")
 
 REPEATABLE_READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
 """Document reads, which can be repeated before they are answered."""
-
 _OPENING_CURSORS: Final = frozenset({"aggregate", "find"})
 
 
@@ -112,7 +119,7 @@ class VersionedOperations:
             client.allow_interruption()
         if READ_CONCERN in request.fields:
             must_report_term = must_report_term or is_linearizable(request)
-            await self._wait_for_read_concern(request)
+            await wait_for_read_concern(self._context, request, self._causal_reads, self._snapshot_reads)
         is_retryable = TXN_NUMBER in request.fields and transaction is None
         if is_retryable and len(self._shard.transactions.open):
             await self._shard.transactions.statements.end_older(upstream, request)
@@ -166,8 +173,7 @@ class VersionedOperations:
         self, client: ClientConnection, upstream: Upstream, request: Request, begun: BegunOperation
     ) -> bytes | None:
         """Run the rest of an operation that a passage has begun; errors as `run`."""
-        state, placement, is_write = begun.state, begun.placement, begun.is_write
-        must_end = begun.must_end
+        state, placement, is_write, must_end = begun.state, begun.placement, begun.is_write, begun.must_end
         exchange = TermExchange(
             self._context.sidecar,
             upstream,
@@ -219,8 +225,7 @@ class VersionedOperations:
     async def _wait_for_attempts(self, request: Request, write: bytes | None) -> None:
         """Wait for the cross-shard commits of transactions that executed a retryable write before.
 
-        mongod answers the write once such a transaction is committed here, although other shards may not have committed
-        yet.
+        mongod answers the write once such a transaction is committed here; other shards may not have committed yet.
 
         Args:
             request: the write, or the first statement of another transaction that executes it.
@@ -287,28 +292,8 @@ class VersionedOperations:
         return reply
 
     def _stale(self, request: Request, error: StaleError) -> bytes:
-        return reply_document(
-            request.message.request_id, stale_reply(request, error, self._context.config_times.gossip())
-        )
-
-    @may_run_in_reactor
-    async def _wait_for_read_concern(self, request: Request) -> None:
-        """Wait until this shard can serve the read concern.
-
-        As on a genuine shard, this precedes the version check. The metadata compared must be at least as new as the
-        ``afterClusterTime``.
-        """
-        await self._context.sidecar.prepare(request)
-        is_primary, is_snapshot = self._context.is_primary, is_snapshot_read(request)
-        if is_primary and not is_snapshot:
-            return
-        namespaces = (namespace_of(request), *named_namespaces(request))
-        if not is_primary:
-            for name in namespaces:
-                await self._causal_reads.prepare(request, self._context.namespace(name))
-        if is_snapshot:
-            await in_own_task()
-            await self._snapshot_reads.wait_decided(request, namespaces)
+        gossip = self._context.config_times.gossip()
+        return reply_document(request.message.request_id, stale_reply(request, error, gossip))
 
     @may_run_in_reactor
     async def _prepare_statement(

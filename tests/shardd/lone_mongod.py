@@ -14,7 +14,8 @@ from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from shardwright.wire.transport.client import handshake_document
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
+from tests.transports import new_transport
 
 TEST_SECONDS_MAX: Final = 60.0
 
@@ -38,7 +39,7 @@ class LoneMongod:
     async def local(self) -> AsyncIterator[LocalMongod]:
         """The mongod as a daemon's local one."""
         async with trio.open_nursery() as nursery:
-            pools = ConnectionPools(lambda: handshake_document("tests"))
+            pools = ConnectionPools(new_transport(), lambda: handshake_document("tests"))
             nursery.start_soon(pools.run)
             yield LocalMongod(pools, self.socket, self.address)
             nursery.cancel_scope.cancel()

@@ -19,6 +19,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import SecondaryPreferred
 
+from shardwright.deploy.cluster_state import DIAGNOSTIC_DATA, ENABLE_TEST_COMMANDS
 from shardwright.deploy.mongod import (
     connect,
     find_mongod,
@@ -27,7 +28,6 @@ from shardwright.deploy.mongod import (
     wait_members_known,
     wait_primary,
 )
-from shardwright.deploy.parameters import DIAGNOSTIC_DATA, ENABLE_TEST_COMMANDS
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 from tests.integration.waiting import eventually

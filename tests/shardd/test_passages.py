@@ -17,15 +17,14 @@ from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.reserved_session_ids import RESERVED_ID_START
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.daemon.sidecar.mongod import Upstream
+from shardwright.daemon.users import RESERVED_ID_START, SYSTEM, UserName
 from shardwright.shardd.context.fail_point_names import HANG_AFTER_BLOCKING_WRITES, SUSPEND_RANGE_DELETION
-from shardwright.shardd.key_statistics.key_counter import KeyCounter
 from shardwright.shardd.metadata.namespace_state import AdmittedPlacement, NamespaceState
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.passages import ShardPassages
 from shardwright.shardd.splitting.growth import grown_bytes
+from shardwright.shardd.splitting.key_statistics import KeyCounter
 from shardwright.sharding.versions import UNSHARDED
 from shardwright.wire.message import OpMsg, encode_sequence, op_msg
 from shardwright.wire.passages import EPOCH
@@ -341,7 +340,7 @@ def test_a_view_in_place_of_a_collection_during_the_operation() -> None:
     views, state = Views(cast("Any", None), lambda: True), NamespaceState("shop.u", "sh0")
     state.learn(None)
     passages = ShardPassages(shard_with(recovery_gate=SimpleNamespace(is_open=True), views=views))
-    client = cast("Any", SimpleNamespace(is_answered_verbatim=True, permit=b""))
+    client = cast("Any", SimpleNamespace(is_answered_verbatim=True, permit=b"", trace=None))
     read = {**find(1), "find": "u", "shardVersion": UNSHARDED.to_document(), "$db": "shop"}
     request = Request(OpMsg(op_msg(bson.encode(read), request_id=1)))
 

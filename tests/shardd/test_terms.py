@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 from trio.testing import MockClock
 
-from shardwright.shardd.terms import Terms
+from shardwright.shardd.shard_server import Terms
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

@@ -1,37 +1,136 @@
-"""A command that the shard daemon answers itself: its entry in the table, what its handler uses, and how it is run."""
+"""A command that the shard daemon answers itself: its entry in the table, what its handler uses, and how it is run.
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeAlias
+The daemon has a few server parameters of its own; it forwards all others to mongod.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, TypeAlias
 
 import bson
 import trio
 
+from shardwright.daemon.option_values import parse_boolean
 from shardwright.daemon.sidecar.access import SidecarCommand
 from shardwright.daemon.sidecar.term_fence import working_for
-from shardwright.shardd.commands.server_parameters import ServerParameters
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.coordinators.service import CoordinatorService
-from shardwright.shardd.ddl.participants import BlockedCollections
-from shardwright.shardd.ddl.rename_participants import RenameParticipants
-from shardwright.shardd.exchange.gossip import gossip
-from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.metadata.stale_errors import StaleError
+from shardwright.shardd.ddl.participants import BlockedCollections, RenameParticipants
+from shardwright.shardd.ddl.service import CoordinatorService
+from shardwright.shardd.exchange.term_exchange import gossip, seconds_allowed
+from shardwright.shardd.migration.active_migrations import MigrationParameters
 from shardwright.shardd.migration.migrations import Migrations
 from shardwright.shardd.operations.waiting_operations import WaitingOperations
-from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.range_deleter.range_deleter_service import RangeDeletions
 from shardwright.shardd.resharding.service import ReshardingService
 from shardwright.shardd.splitting.auto_splitter import AutoSplitter
-from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators
-from shardwright.shardd.two_phase_commit.reporting import coordinator_operation
-from shardwright.sharding.arguments import full_namespace
-from shardwright.sharding.session_cache import NAMESPACE as SESSIONS
-from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion
+from shardwright.shardd.splitting.growth import SplitParameters
+from shardwright.shardd.splitting.key_statistics import KeyStatisticsParameters
+from shardwright.shardd.two_phase_commit.coordinators import TransactionCoordinators, coordinator_operation
+from shardwright.sharding.logical_sessions import NAMESPACE as SESSIONS
+from shardwright.sharding.namespace import full_namespace
+from shardwright.sharding.versions import DATABASE_VERSION, DatabaseVersion, StaleError
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import reply, reply_of_elements
+from shardwright.wire.passages import EPOCH
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
+
+
+@dataclass(slots=True)
+class PassageParameters:
+    """Parameters of passages.
+
+    Attributes:
+        is_enabled: whether new passages are recognised (`wire.passages`).
+    """
+
+    is_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParameters:
+    """The current values of all parameters, in groups."""
+
+    migration: MigrationParameters
+    splitting: SplitParameters
+    key_statistics: KeyStatisticsParameters
+    passages: PassageParameters = field(default_factory=PassageParameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        group: name of the group's attribute in `ServerParameters`.
+        attribute: name of the value's attribute in the group.
+        check: validates a client's value, and returns the value to store.
+        parse: parses the text of a command line.
+    """
+
+    group: str
+    attribute: str
+    check: Callable[[Any], Any]
+    parse: Callable[[str], Any]
+
+
+def _boolean(value: Any) -> bool:  # noqa: ANN401 - whatever a client sent
+    if not isinstance(value, bool | int | float):
+        raise CommandError(ErrorCode.BadValue, f"expected a boolean, got {value!r}")
+    return bool(value)
+
+
+def _seconds(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise CommandError(ErrorCode.BadValue, f"expected a number of seconds, got {value!r}")
+    return float(value)
+
+
+def _fraction(value: Any) -> float:  # noqa: ANN401 - whatever a client sent
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise CommandError(ErrorCode.BadValue, f"expected a number above 0 and up to 1, got {value!r}")
+    return float(value)
+
+
+PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "enablePassages": Parameter("passages", "is_enabled", _boolean, parse_boolean),
+    "verifyMigrations": Parameter("migration", "verify", _boolean, parse_boolean),
+    "migrationCatchUpTimeoutSecs": Parameter("migration", "catch_up_seconds_max", _seconds, float),
+    "keyStatistics": Parameter("key_statistics", "is_enabled", _boolean, parse_boolean),
+    "keyStatisticsIntervalSecs": Parameter("key_statistics", "interval_seconds", _seconds, float),
+    "autoSplitChunks": Parameter("splitting", "is_enabled", _boolean, parse_boolean),
+    "autoSplitGrowthFraction": Parameter("splitting", "growth_fraction", _fraction, float),
+}
+"""The parameters by name."""
+
+
+def get_parameter(parameters: ServerParameters, name: str) -> Any:  # noqa: ANN401 - parameters are of all types
+    """Return the value of a parameter."""
+    parameter = PARAMETERS[name]
+    return getattr(getattr(parameters, parameter.group), parameter.attribute)
+
+
+def set_parameter(parameters: ServerParameters, name: str, value: Any) -> Any:  # noqa: ANN401 - of any type
+    """Change a parameter and return its old value, or raise BadValue."""
+    parameter = PARAMETERS[name]
+    group = getattr(parameters, parameter.group)
+    old = getattr(group, parameter.attribute)
+    setattr(group, parameter.attribute, parameter.check(value))
+    EPOCH.bump()
+    return old
+
+
+def parse_parameter(text: str) -> tuple[str, Any]:
+    """Split a command line's ``NAME=VALUE`` and parse the value, or raise ValueError with a message for the user."""
+    name, equals, value = text.partition("=")
+    if not equals or name not in PARAMETERS:
+        raise ValueError(f"{text!r} is not NAME=VALUE with one of the parameters {', '.join(PARAMETERS)}")
+    parameter = PARAMETERS[name]
+    try:
+        return name, parameter.check(parameter.parse(value))
+    except CommandError as error:
+        raise ValueError(error.message) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +270,12 @@ async def check_database_version(context: ShardContext, request: Request, db: st
     raw = request.body[span[2] : span[3]]
     state = context.database(db)
     try:
-        state.check(raw, received)
+        state.check_version(raw, received)
     except StaleError as error:
         if not error.may_shard_be_stale:
             raise
         await context.refresher.refresh_database(state)
-        state.check(raw, received)
+        state.check_version(raw, received)
     assert state.entry is not None
     this = context.require_identity().shard_name
     if state.entry.primary != this:

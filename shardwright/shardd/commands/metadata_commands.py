@@ -1,26 +1,32 @@
-"""Commands for routing metadata, and changes to chunks that move no documents.
+"""Commands for routing metadata, changes to chunks that move no documents, and checks of local data.
 
 These are ``getShardVersion``, ``getDatabaseVersion``, the flushes that refresh and persist metadata, ``splitChunk`` and
-``mergeChunks``.
+``mergeChunks``, then ``cleanupOrphaned``, ``checkMetadataConsistency`` and the sizes for the balancer.
 """
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
 
 from bson.binary import Binary
+from bson.int64 import Int64
 
 from shardwright.shardd.commands.command import ShardComponents
-from shardwright.shardd.context.routing import refreshed_table
+from shardwright.shardd.commands.metadata_consistency import ExpectedCollection, LocalCheck, check_database
+from shardwright.shardd.context.shard_context import refreshed_table
+from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.refresh import AFTER_SECTION
-from shardwright.shardd.splitting.commit import commit_split
-from shardwright.sharding.arguments import full_namespace
+from shardwright.shardd.splitting.chunk_splitter import commit_split
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.document_fields import required, required_uuid
+from shardwright.sharding.namespace import Namespace, full_namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import INT64, decode_document, index, raw_document
+from shardwright.wire.rawbson import EMPTY_DOCUMENT, INT64, decode_document, index, is_string, raw_document
 from shardwright.wire.request import Request
 
 
@@ -87,8 +93,7 @@ async def flush_database(shard: ShardComponents, request: Request) -> dict[str, 
     """Return when a database's metadata is persisted, after a refresh unless ``syncFromConfig: false``."""
     state = shard.context.database(Arguments.of(request).string(request.name.encode()))
     if Arguments.of(request).boolean(AFTER_SECTION.encode(), False):
-        while state.critical_section is not None:
-            await state.critical_section.wait_released()
+        await state.wait_section_over()
     if Arguments.of(request).boolean(b"syncFromConfig", True):
         await shard.context.refresher.refresh_database(state)
     await shard.context.writer.wait_database_saved(state.name)
@@ -176,3 +181,95 @@ def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:
                 f"The split point {document_text(point)} must be of type NumberLong for the hashed shard key "
                 f"{decode_document(pattern.document)}",
             )
+
+
+async def cleanup_orphaned(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Return when all ranges of a collection that this shard gave away, or failed to receive, are deleted.
+
+    As in MongoDB since 4.4, this only waits for the range deleter, and never returns a key at which it stopped.
+
+    Raises:
+        CommandError: OrphanedRangeCleanUpFailed, ``startingFromKey`` is not a shard key; or the deletion of a range has
+            failed in this term.
+    """
+    namespace = str(full_namespace(request))
+    start = request.raw_object(b"startingFromKey") or EMPTY_DOCUMENT
+    table = await shard.context.refresher.current_table(shard.context.namespace(namespace))
+    if table is None:  # not sharded
+        return {}
+    pattern = table.key_pattern
+    if start != EMPTY_DOCUMENT and pattern.normalize(start) is None:
+        raise CommandError(
+            ErrorCode.OrphanedRangeCleanUpFailed,
+            f"could not cleanup orphaned data, start key {document_text(start)} does not match shard key pattern "
+            f"{pattern}",
+        )
+    await shard.range_deletions.known.wait_all_deleted(namespace)
+    return {}
+
+
+async def check_metadata_consistency(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Compare the catalog's entries of a database, or one collection of it, with each other and with all shards."""
+    indexes = Arguments.of(request).boolean(b"checkIndexes", False)
+    found = await check_database(shard.context, request.db, _collection(request), indexes=indexes)
+    return {"inconsistencies": found}
+
+
+async def check_metadata_consistency_participant(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Compare this shard's collections with the catalog."""
+    primary_shard = Arguments.of(request).string(b"primaryShardId")
+    documents: list[dict[str, Any]] = [decode_document(each) for each in request.documents(b"collections")]
+    check = LocalCheck(shard.context, request.db)
+    await check.run([ExpectedCollection.from_document(each) for each in documents], _collection(request), primary_shard)
+    return {"inconsistencies": check.found, "indexes": check.indexes, "options": check.options}
+
+
+def _collection(request: Request) -> str:
+    """Return the name of the only collection to check; empty for all."""
+    value = request.get(request.name.encode())
+    return value if is_string(value) else ""
+
+
+_RANGE_DELETIONS: Final = "rangeDeletions"
+
+
+async def get_stats_for_balancing(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Report the size of collections in bytes, divided by ``scaleFactor``, without their orphans.
+
+    A collection that does not exist here, or has another UUID, has size 0.
+    """
+    scale = int(request.get(b"scaleFactor", 1)) or 1
+    asked = [decode_document(document) for document in request.documents(b"collections")]
+    uuids = [required_uuid(each, "UUID") for each in asked]
+    orphans = await _orphans(shard, uuids)
+    stats = []
+    for each, uuid in zip(asked, uuids, strict=True):
+        namespace = Namespace.parse_collection(required(each, "ns", str))
+        size = await _size(shard, namespace, uuid, orphans.get(uuid, 0))
+        stats.append({"namespace": str(namespace), "collSize": Int64(size // scale)})
+    return {"stats": stats}
+
+
+async def _orphans(shard: ShardComponents, uuids: Iterable[UUID]) -> Mapping[UUID, int]:
+    """Return the number of documents in pending range deletions, by collection."""
+    pipeline = [
+        {"$match": {"collectionUuid": {"$in": [Binary.from_uuid(uuid) for uuid in uuids]}}},
+        {"$group": {"_id": "$collectionUuid", "orphans": {"$sum": "$numOrphanDocs"}}},
+    ]
+    reply = await shard.context.mongod.command(
+        "config", {"aggregate": _RANGE_DELETIONS, "pipeline": pipeline, "cursor": {}}
+    )
+    return {required_uuid(each, "_id"): int(each["orphans"]) for each in reply["cursor"]["firstBatch"]}
+
+
+async def _size(shard: ShardComponents, namespace: Namespace, uuid: UUID, orphans: int) -> int:
+    local = await local_collections.describe(shard.context.mongod, namespace)
+    if local is None or local.uuid != uuid:
+        return 0
+    try:
+        stats = await shard.context.mongod.command(namespace.db, {"collStats": namespace.collection})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceNotFound:  # dropped in between
+            raise
+        return 0
+    return max(0, int(stats["size"]) - orphans * int(stats.get("avgObjSize", 0)))

@@ -14,9 +14,8 @@ from shardwright.shardd.ddl.participants import drop_here
 from shardwright.shardd.local_mongod.local_collections import describe
 from shardwright.shardd.metadata.critical_sections import closed
 from shardwright.shardd.resharding.donor import DonorSource
-from shardwright.sharding.arguments import full_namespace, own_collection
-from shardwright.sharding.resharding.participation import Participation
-from shardwright.sharding.resharding.states import RecipientState
+from shardwright.sharding.namespace import full_namespace, own_collection
+from shardwright.sharding.resharding_participation import Participation, RecipientState
 from shardwright.wire import rawbson
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.request import Request

@@ -1,23 +1,35 @@
-"""Commands about this server: its identity in the cluster, parameters, fail points, operations, blocked writes."""
+"""Commands about this server: its identity in the cluster, parameters, fail points, operations, blocked writes.
 
+Also ``coordinateCommitTransaction``, a router's request that this server coordinates the two-phase commit of a
+transaction.
+"""
+
+from collections import Counter
 from typing import Any, Final
 
-from shardwright.daemon.current_op import find_operations, found_operations
+from shardwright.daemon.current_op import find_operations, found_operations, union_with
 from shardwright.daemon.fail_points import parse_configuration, parse_wait
-from shardwright.daemon.sidecar.member_login import MODE
-from shardwright.daemon.sidecar.own_operations import union_with
+from shardwright.daemon.sidecar.client_authentication import MODE
+from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.noop_writer import append_oplog_note
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
-from shardwright.shardd.cluster.identity import ShardIdentity
-from shardwright.shardd.commands.command import ShardComponents
-from shardwright.shardd.commands.server_parameters import PARAMETERS, get_parameter, set_parameter
+from shardwright.shardd.commands.command import PARAMETERS, ShardComponents, get_parameter, set_parameter
 from shardwright.shardd.ddl.participants import execute_once
-from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.exchange.remote_sets import ShardIdentity
+from shardwright.shardd.local_mongod.local_collections import MAJORITY
+from shardwright.shardd.two_phase_commit.commit_state import TransactionId
 from shardwright.shardd.two_phase_commit.coordinators import LIFETIME_LIMIT
+from shardwright.sharding.transaction_protocol import check_transaction_fields
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
+from shardwright.wire.errors import CommandError, unknown_field
+from shardwright.wire.rawbson import index
 from shardwright.wire.request import Request
-from shardwright.wire.transport.cluster_auth import CLUSTER_AUTH
+
+_NAME: Final = "coordinateCommitTransaction"
+_PARTICIPANT: Final = f"{_NAME}.participants"
+_WRITE_CONCERN_ERROR: Final = "writeConcernError"
+_NO_MORE_THAN_A_MAJORITY: Final = (0, 1, "majority")
 
 
 async def add_shard(shard: ShardComponents, request: Request) -> dict[str, Any]:
@@ -88,13 +100,14 @@ async def set_parameters(shard: ShardComponents, request: Request) -> dict[str, 
     """Change parameters of the daemon or mongod; ``was`` in the reply is the former value of the first one."""
     given = _arguments(request)
     of_mongod = {name: value for name, value in given.items() if name not in PARAMETERS}
+    cluster_auth = shard.context.sidecar.transport.cluster_auth
     reply = {}
     if of_mongod or not given:
         if MODE in of_mongod:
-            CLUSTER_AUTH.check_ability(of_mongod[MODE])
+            cluster_auth.check_ability(of_mongod[MODE])
         reply = await shard.context.mongod.command("admin", {"setParameter": 1, **of_mongod})
         if MODE in of_mongod:
-            CLUSTER_AUTH.adopt_mode(of_mongod[MODE])
+            cluster_auth.adopt_mode(of_mongod[MODE])
         if LIFETIME_LIMIT in of_mongod:
             await shard.transaction_coordinators.read_lifetime()
     for name, value in given.items():
@@ -202,3 +215,48 @@ def _phase(arguments: Arguments) -> Phase:
             ErrorCode.BadValue,
             f"Enumeration value '{name}' for field '_shardsvrSetUserWriteBlockMode.phase' is not a valid value.",
         ) from None
+
+
+async def coordinate_commit_transaction(shard: ShardComponents, request: Request) -> dict[str, Any]:
+    """Commit a transaction on all participants or none; without participants, return the outcome of an earlier commit.
+
+    Raises:
+        CommandError: NoSuchTransaction, it was aborted; 51162, a shard is named twice; or the request is malformed.
+    """
+    participants = [_shard_of(each) for each in Arguments.of(request).raw_documents(b"participants")]
+    identity = _transaction_of(request)
+    for participant, count in Counter(participants).items():
+        if count > 1:
+            raise CommandError(51162, f"Participant list contains duplicate shard {participant}")
+    reply = await shard.transaction_coordinators.commit(identity, participants)
+    # The decision is on a majority in any case.
+    error = reply.get(_WRITE_CONCERN_ERROR) or await _wait_write_concern(shard.context.mongod, request)
+    return {_WRITE_CONCERN_ERROR: error} if error else {}
+
+
+def _shard_of(participant: bytes) -> str:
+    """Return the shard id of a participant, or raise 40414, 40415 or TypeMismatch."""
+    arguments = Arguments(participant, _PARTICIPANT)
+    for name in index(participant):
+        if name != b"shardId":
+            raise unknown_field(f"{_PARTICIPANT}.{name.decode(errors='replace')}")
+    return arguments.string(b"shardId")
+
+
+def _transaction_of(request: Request) -> TransactionId:
+    """Return the transaction of a request, or raise CommandFailed if it has no session."""
+    check_transaction_fields(request)
+    lsid = request.fields.get(b"lsid")
+    if lsid is None or b"txnNumber" not in request.fields:
+        raise CommandError(ErrorCode.CommandFailed, f"{_NAME} must be run within a transaction")
+    return TransactionId.read(request.body, lsid, int(request.get(b"txnNumber")))
+
+
+async def _wait_write_concern(mongod: LocalMongod, request: Request) -> dict[str, Any] | None:
+    """Wait for a write concern that exceeds a majority; return its error, if any. mongod may refuse unknown tags."""
+    concern = request.get(b"writeConcern") or {}
+    if concern.get("w", 1) in _NO_MORE_THAN_A_MAJORITY:
+        return None
+    note = {"appendOplogNote": 1, "data": {"msg": _NAME}, "writeConcern": concern}
+    error: dict[str, Any] | None = (await append_oplog_note(mongod.command, note)).get(_WRITE_CONCERN_ERROR)
+    return error

@@ -2,16 +2,12 @@
 
 from typing import Final
 
-from shardwright.daemon.commands.command_table import CommandTable
+from shardwright.daemon.command_table import CommandTable
 from shardwright.daemon.sidecar.access import Needed
 from shardwright.shardd.commands import (
-    commit_commands,
-    database_move_commands,
     ddl_commands,
-    maintenance_commands,
     metadata_commands,
     migration_commands,
-    participant_commands,
     resharding_commands,
     server_commands,
 )
@@ -20,16 +16,18 @@ from shardwright.shardd.commands.command import ShardCommand
 # fmt: off
 SHARD_COMMANDS: Final = CommandTable(
     (
-        # commit_commands
-        ShardCommand("coordinateCommitTransaction", commit_commands.coordinate_commit_transaction, admin_only=True),
-        # database_move_commands
-        ShardCommand("_shardsvrMovePrimaryReady", database_move_commands.ready),
-        ShardCommand("_shardsvrMovePrimaryReceive", database_move_commands.receive),
-        ShardCommand("_shardsvrMovePrimaryStatus", database_move_commands.status),
-        ShardCommand("_shardsvrMovePrimaryFinish", database_move_commands.finish),
-        ShardCommand("_shardsvrMovePrimaryEnd", database_move_commands.end),
-        ShardCommand("_shardsvrMovePrimaryClone", database_move_commands.clone, admin_only=True, is_interruptible=True),
-        ShardCommand("_shardsvrMovePrimaryMods", database_move_commands.mods, admin_only=True, is_interruptible=True),
+        # server_commands: two-phase commits
+        ShardCommand("coordinateCommitTransaction", server_commands.coordinate_commit_transaction, admin_only=True),
+        # migration_commands: databases
+        ShardCommand("_shardsvrMovePrimaryReady", migration_commands.move_primary_ready),
+        ShardCommand("_shardsvrMovePrimaryReceive", migration_commands.move_primary_receive),
+        ShardCommand("_shardsvrMovePrimaryStatus", migration_commands.move_primary_status),
+        ShardCommand("_shardsvrMovePrimaryFinish", migration_commands.move_primary_finish),
+        ShardCommand("_shardsvrMovePrimaryEnd", migration_commands.move_primary_end),
+        ShardCommand("_shardsvrMovePrimaryClone", migration_commands.move_primary_clone, admin_only=True,
+            is_interruptible=True),
+        ShardCommand("_shardsvrMovePrimaryMods", migration_commands.move_primary_mods, admin_only=True,
+            is_interruptible=True),
         # ddl_commands
         ShardCommand("_shardsvrCreateCollection", ddl_commands.create_collection, is_ddl=True),
         ShardCommand("_shardsvrDropCollection", ddl_commands.drop_collection, is_ddl=True),
@@ -42,13 +40,13 @@ SHARD_COMMANDS: Final = CommandTable(
         ShardCommand("_shardsvrDropIndexes", ddl_commands.drop_indexes, is_ddl=True),
         ShardCommand("_shardsvrMovePrimary", ddl_commands.move_primary, admin_only=True),
         ShardCommand("_shardsvrSetAllowMigrations", ddl_commands.set_allow_migrations, is_ddl=True),
-        # maintenance_commands
-        ShardCommand("cleanupOrphaned", maintenance_commands.cleanup_orphaned, admin_only=True, is_interruptible=True,
+        # metadata_commands: checks of local data
+        ShardCommand("cleanupOrphaned", metadata_commands.cleanup_orphaned, admin_only=True, is_interruptible=True,
             needed=Needed("cleanupOrphaned")),
-        ShardCommand("_shardsvrCheckMetadataConsistency", maintenance_commands.check_metadata_consistency, is_ddl=True),
+        ShardCommand("_shardsvrCheckMetadataConsistency", metadata_commands.check_metadata_consistency, is_ddl=True),
         ShardCommand("_shardsvrCheckMetadataConsistencyParticipant",
-            maintenance_commands.check_metadata_consistency_participant),
-        ShardCommand("_shardsvrGetStatsForBalancing", maintenance_commands.get_stats_for_balancing, admin_only=True,
+            metadata_commands.check_metadata_consistency_participant),
+        ShardCommand("_shardsvrGetStatsForBalancing", metadata_commands.get_stats_for_balancing, admin_only=True,
             is_interruptible=True),
         # metadata_commands
         ShardCommand("getShardVersion", metadata_commands.get_shard_version, admin_only=True, primary_only=False,
@@ -63,7 +61,7 @@ SHARD_COMMANDS: Final = CommandTable(
         ShardCommand("waitForOngoingChunkSplits", metadata_commands.wait_for_ongoing_chunk_splits, primary_only=False,
             needs_identity=False, is_interruptible=True),
         ShardCommand("mergeChunks", metadata_commands.merge_chunks, admin_only=True),
-        # migration_commands
+        # migration_commands: ranges
         ShardCommand("_migrateClone", migration_commands.migrate_clone, admin_only=True, is_interruptible=True),
         ShardCommand("_transferMods", migration_commands.transfer_mods, admin_only=True, is_interruptible=True),
         ShardCommand("_recvChunkStart", migration_commands.recv_chunk_start, admin_only=True),
@@ -76,14 +74,14 @@ SHARD_COMMANDS: Final = CommandTable(
         ShardCommand("_shardsvrDigestRange", migration_commands.digest_range, admin_only=True),
         ShardCommand("_shardsvrMoveRange", migration_commands.move_range, admin_only=True),
         ShardCommand("_getNextSessionMods", migration_commands.get_next_session_mods, admin_only=True),
-        # participant_commands
-        ShardCommand("_shardsvrCreateCollectionParticipant", participant_commands.create_collection_participant),
-        ShardCommand("_shardsvrDropCollectionParticipant", participant_commands.drop_collection_participant),
-        ShardCommand("_shardsvrDropDatabaseParticipant", participant_commands.drop_database_participant),
-        ShardCommand("_shardsvrCollModParticipant", participant_commands.coll_mod_participant),
-        ShardCommand("_shardsvrParticipantBlock", participant_commands.participant_block),
-        ShardCommand("_shardsvrRenameCollectionParticipant", participant_commands.rename_collection_participant),
-        ShardCommand("_shardsvrRenameCollectionParticipantUnblock", participant_commands.end_rename_of_participant),
+        # ddl_commands: participants
+        ShardCommand("_shardsvrCreateCollectionParticipant", ddl_commands.create_collection_participant),
+        ShardCommand("_shardsvrDropCollectionParticipant", ddl_commands.drop_collection_participant),
+        ShardCommand("_shardsvrDropDatabaseParticipant", ddl_commands.drop_database_participant),
+        ShardCommand("_shardsvrCollModParticipant", ddl_commands.coll_mod_participant),
+        ShardCommand("_shardsvrParticipantBlock", ddl_commands.participant_block),
+        ShardCommand("_shardsvrRenameCollectionParticipant", ddl_commands.rename_collection_participant),
+        ShardCommand("_shardsvrRenameCollectionParticipantUnblock", ddl_commands.end_rename_of_participant),
         # resharding_commands
         ShardCommand("_shardsvrReshardingDonate", resharding_commands.resharding_donate, admin_only=True),
         ShardCommand("_shardsvrReshardingReceive", resharding_commands.resharding_receive, admin_only=True),
@@ -125,4 +123,4 @@ SHARD_COMMANDS: Final = CommandTable(
     )
 )
 # fmt: on
-"""All commands, a part for each file of handlers."""
+"""All commands, grouped by the file of their handlers and its parts."""

@@ -1,47 +1,54 @@
-"""State shared by all components of a shard daemon: its mongod, namespace states, connections to the cluster."""
+"""State shared by all components of a shard daemon: its mongod, namespace states, and requests to the cluster.
 
-from collections.abc import Callable, Mapping, Sequence
+`ShardContext` has the state. The functions send what coordinators and donors need from the rest of the cluster:
+commands to shards, including this one, and changelog entries. A change that must not use a stale routing table
+refreshes it first (`refreshed_table`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
+from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Metrics
-from shardwright.daemon.oplog_note import wait_for_majority
 from shardwright.daemon.shown_locks import ShownLocks
-from shardwright.daemon.sidecar.options import SidecarOptions
-from shardwright.daemon.sidecar.sidecar import Sidecar
-from shardwright.shardd.cluster.catalog import Catalog
-from shardwright.shardd.cluster.config_times import ConfigTimes
-from shardwright.shardd.cluster.identity import IDENTITY_ID, ShardIdentity
-from shardwright.shardd.cluster.remote_sets import RemoteSets
-from shardwright.shardd.context.ddl_locks import DDLLocks
+from shardwright.daemon.sidecar.noop_writer import wait_for_majority
+from shardwright.daemon.sidecar.sidecar import Sidecar, SidecarOptions
+from shardwright.shardd.context.ddl_locks import DDLLocks, IndexCreations
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
-from shardwright.shardd.context.index_creations import IndexCreations
-from shardwright.shardd.local_mongod.config_collection import MAJORITY
+from shardwright.shardd.exchange.remote_sets import IDENTITY_ID, Catalog, ConfigTimes, RemoteSets, ShardIdentity
+from shardwright.shardd.local_mongod.local_collections import MAJORITY
+from shardwright.shardd.metadata.critical_sections import RecoveryGate
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.metadata_store import MetadataStore, MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState, StateTable
-from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.views import Views
 from shardwright.shardd.orphans.open_cursors import OpenCursors
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding import feature_version
+from shardwright.sharding.catalog.documents import ChangeLogEntry
 from shardwright.sharding.clock import signed_cluster_time
-from shardwright.sharding.involved_namespaces import INVOLVED_NAMESPACES
-from shardwright.sharding.operation_session import CLIENT_SESSION
-from shardwright.sharding.owner_changes import MAY_CHANGE_OWNER
-from shardwright.sharding.received_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.cluster_time import ACKNOWLEDGED_TIME
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import INVOLVED_NAMESPACES
+from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.transaction_protocol import CLIENT_SESSION, MAY_CHANGE_OWNER
+from shardwright.sharding.versions import IGNORED, stale_config
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import handshake_document
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.reactor import may_run_in_reactor
 from shardwright.wire.transport.replica_set import ReplicaSetClient
-from shardwright.wire.transport.request_loop import may_run_in_reactor
+from shardwright.wire.transport.transport import Transport
 
 logger = get_logger("shardd.context")
 
@@ -51,6 +58,8 @@ _UNINITIALIZED: Final = (
     "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document"
 )
 
+Answer = TypeVar("Answer")
+
 
 class ShardContext:
     """The context of one shard daemon. It is created first, and does not depend on the components that use it.
@@ -58,6 +67,7 @@ class ShardContext:
     Args:
         nursery: for tasks that live as long as the daemon.
         on_mongod_lost: see `Sidecar`.
+        more_extensions: extensions to announce that depend on options.
 
     Attributes:
         identity: the shard's identity; None until it is known, or until the set has been added to a cluster.
@@ -70,7 +80,13 @@ class ShardContext:
     """
 
     def __init__(
-        self, options: SidecarOptions, metrics: Metrics, nursery: trio.Nursery, on_mongod_lost: Callable[[], None]
+        self,
+        options: SidecarOptions,
+        transport: Transport,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        on_mongod_lost: Callable[[], None],
+        more_extensions: Sequence[str] = (),
     ) -> None:
         self.options = options
         self.metrics = metrics
@@ -78,7 +94,7 @@ class ShardContext:
         self._identified = trio.Event()
         self._catalog: Catalog | None = None
         self._nursery = nursery
-        self.pools = ConnectionPools(handshake)
+        self.pools = ConnectionPools(transport, handshake)
         self._sets = RemoteSets(self.pools, handshake, nursery)
         self.sidecar = Sidecar(
             self.pools,
@@ -88,7 +104,7 @@ class ShardContext:
             handshake=handshake,
             on_mongod_lost=on_mongod_lost,
             cluster_role="shardsvr",
-            extensions=(*map(bytes.decode, _EXTENSIONS), *feature_version.EXTENSIONS),
+            extensions=(*map(bytes.decode, _EXTENSIONS), *feature_version.EXTENSIONS, *more_extensions),
         )
         self.mongod = self.sidecar.mongod
         self.open_cursors = OpenCursors(self.mongod)
@@ -230,6 +246,10 @@ class ShardContext:
             raise CommandError(ErrorCode.ShardNotFound, f"Shard {shard_id} not found")
         return self._sets.of_shard(entry)
 
+    def monitors(self) -> list[ReplicaSetMonitor]:
+        """Return the monitors of the config servers and other shards that this daemon has contacted."""
+        return self._sets.monitors()
+
     async def wait_majority(self) -> None:
         """Return when a majority of the set has everything that the local mongod has now.
 
@@ -272,3 +292,114 @@ class ShardContext:
 def handshake() -> dict[str, Any]:
     """Return the hello with which this daemon opens connections."""
     return handshake_document("shardwright-shardd")
+
+
+async def log_change(
+    context: ShardContext, what: str, namespace: str, details: Mapping[str, Any] | None = None
+) -> None:
+    """Insert an entry into ``config.changelog``; a failure is only logged, because the change does not depend on it."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    entry = ChangeLogEntry(
+        id=ChangeLogEntry.make_id(context.options.address, now, ObjectId()),
+        server=context.options.address,
+        shard=context.require_identity().shard_name,
+        client_address="",
+        time=now,
+        what=what,
+        namespace=namespace,
+        details=details or {},
+    )
+    logger.info("Writing to the changelog", what=what, namespace=namespace)
+    try:
+        catalog = await context.catalog()
+        await catalog.command({"insert": "changelog", "documents": [entry.to_document()]}, db="config")
+    except CommandError as error:
+        logger.warning("Could not write to the changelog", what=what, namespace=namespace, error=str(error))
+
+
+async def refreshed_table(context: ShardContext, namespace: Namespace, epoch: ObjectId) -> RoutingTable:
+    """Return a collection's refreshed routing table.
+
+    Raises NamespaceNotSharded, or StaleConfig if the request is for another incarnation of the collection.
+    """
+    state = context.namespace(str(namespace))
+    table = await context.refresher.current_table(state)
+    if table is None:
+        raise CommandError(ErrorCode.NamespaceNotSharded, f"Collection {namespace} is not sharded")
+    if table.collection.epoch != epoch:
+        # The request has an epoch but no version to report as received.
+        raise stale_config(
+            str(namespace),
+            IGNORED,
+            table.shard_version(state.shard),
+            state.shard,
+            f"Collection {namespace} changed: its epoch is {table.collection.epoch}, the request's {epoch}",
+            may_shard_be_stale=False,
+        )
+    return table
+
+
+async def send_to_shard(
+    context: ShardContext, shard_id: str, db: str, command: Mapping[str, Any], *, may_be_cached: bool = False
+) -> dict[str, Any]:
+    """Run an idempotent command on the primary of a shard.
+
+    Args:
+        shard_id: the shard, which may be this one.
+        may_be_cached: whether hosts read earlier in this term will do.
+
+    Raises:
+        CommandError: HostUnreachable, ShardNotFound, or the shard's error.
+    """
+    client = await context.shard_client(shard_id, may_be_cached=may_be_cached)
+    try:
+        reply = await client.command(db, {**command, **context.config_times.gossip()})
+    except BackendError as error:
+        raise CommandError(ErrorCode.HostUnreachable, f"could not reach shard {shard_id}: {error}") from error
+    context.config_times.observe_reply(reply)
+    return reply
+
+
+async def send_to_shards(
+    context: ShardContext, shard_ids: Iterable[str], db: str, command: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Run a command on several shards concurrently; return the replies by shard id.
+
+    All shards are sent the command. If any failed, the error of the one with the lowest id is raised.
+    """
+    replies: dict[str, dict[str, Any]] = {}
+    errors: dict[str, CommandError] = {}
+
+    async def send(shard_id: str) -> None:
+        try:
+            replies[shard_id] = await send_to_shard(context, shard_id, db, command)
+        except CommandError as error:
+            errors[shard_id] = error
+
+    async with trio.open_nursery() as nursery:
+        for shard_id in shard_ids:
+            nursery.start_soon(send, shard_id)
+    for shard_id in sorted(errors):
+        raise errors[shard_id]
+    return replies
+
+
+async def send_to_other_shards(context: ShardContext, db: str, command: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Run a command on all other shards of the cluster; see `send_to_shards`."""
+    me = context.require_identity().shard_name
+    return await send_to_shards(context, [each for each in await all_shard_ids(context) if each != me], db, command)
+
+
+async def by_hosts(context: ShardContext, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Return shards' answers by their hosts instead of their ids, as in ``raw``.
+
+    The shards are read after the answers, because a shard may have been added since. A removed shard keeps its id.
+    """
+    shards = await (await context.catalog()).shards()
+    return {shards[each].host if each in shards else each: answers[each] for each in sorted(answers)}
+
+
+async def all_shard_ids(context: ShardContext) -> list[str]:
+    """Return the ids of all shards of the cluster, sorted."""
+    catalog = await context.catalog()
+    return sorted(await catalog.shards())

@@ -23,10 +23,10 @@ from shardwright.shardd.context.fail_point_names import (
     MOVE_PRIMARY_HANG_BEFORE_CRITICAL_SECTION,
     MOVE_PRIMARY_HANG_IN_CRITICAL_SECTION,
 )
-from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl.move_section import MoveSection
+from shardwright.shardd.context.shard_context import ShardContext, send_to_shard
 from shardwright.shardd.local_mongod.local_collections import describe, list_indexes
+from shardwright.shardd.metadata.critical_sections import SectionDriver
+from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -223,7 +223,6 @@ _CREATIONS_SECONDS_MAX: Final = 30.0
 _BLOCK_SECONDS_MAX: Final = 300.0
 """The longest time, once everything has been copied, that writes and changes to collections may delay the commit."""
 
-
 Record = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], Awaitable[None]]
 """Persists the collections and views that the recipient may have copied."""
 
@@ -241,7 +240,7 @@ class DatabaseCopy:
         db: str,
         source: MoveSource,
         recipient: DatabaseRecipient,
-        section: MoveSection,
+        section: SectionDriver[DatabaseState],
         record: Record,
     ) -> None:
         self._context = context
@@ -358,7 +357,7 @@ class DatabaseCopy:
     async def _finish(self) -> Timestamp | None:
         """Complete the copy while writes are blocked; return None if another round is needed."""
         with trio.move_on_after(FINISH_SECONDS_MAX):
-            last = await self._section.last_write_time()
+            last = await self._context.mongod.operation_time()
             await self._source.wait_followed(last)
             if self._source.has_changed:
                 return None

@@ -12,30 +12,43 @@ operations.
 in progress but ends them: index builds are aborted, and updates end where they next yield. But an insert that was
 admitted earlier may reach mongod after the drop, and would create the collection again. So the drop is repeated until
 no such write is left.
+
+**Renaming** from or to a sharded collection. Operations on both names wait between the coordinator's two commands: the
+first renames the local collection, the second unblocks. In between the shards and the catalog do not agree. So the
+rename is recorded (``config.localRenameParticipants``), and the next primary blocks operations again before it admits
+any.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 import trio
+from bson.binary import Binary
 
 from shardwright.daemon.sidecar import command_sessions
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.config_collection import MAJORITY, ConfigCollection
+from shardwright.shardd.local_mongod.local_collections import MAJORITY, ConfigCollection
 from shardwright.shardd.metadata.critical_sections import (
     CRITICAL_SECTIONS,
-    HOLD_SECONDS_MAX,
-    enter_exclusively,
-    leave,
-    restore,
+    DDL_ON_ALL_SHARDS,
+    RENAME,
+    ExclusiveSection,
+    SectionDriver,
+    supersede_reads,
 )
-from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.metadata.refresh import LOCAL_RENAMES
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request
+
+_ENDED: Final = "Collection is being renamed"
 
 
 async def execute_once(
@@ -76,7 +89,7 @@ class BlockedCollections:
         """Restore the blocks of earlier terms before operations are admitted."""
         for document in await self._documents.all():
             if document["reason"].get("command") == _COMMAND:
-                await restore(self._context.namespace(document["_id"]), document["reason"])
+                await self._section(document["_id"], document["reason"]).restore()
 
     def end_term(self) -> None:
         """Do nothing: critical sections end with the term."""
@@ -87,7 +100,7 @@ class BlockedCollections:
         Raises LockBusy if a write in progress did not end.
         """
         reason = _reason(namespace)
-        await enter_exclusively(self._context.namespace(str(namespace)), reason)
+        await self._section(str(namespace), reason).enter()
         # A recipient's section, persisted under the same key, has ended by now.
         await self._documents.save({"_id": str(namespace), "reason": reason, "blockReads": True})
 
@@ -101,42 +114,30 @@ class BlockedCollections:
         document = await self._documents.get(str(namespace))
         if document is not None and document["reason"] == _reason(namespace):
             await self._documents.remove(str(namespace))
-        leave(state, _reason(namespace))
+        self._section(str(namespace), _reason(namespace)).leave()
 
     async def abandon(self) -> None:
         """Unblock all collections of a removed shard, which receives no more commands of their coordinators."""
         for document in await self._documents.all():
             if document["reason"].get("command") == _COMMAND:
                 await self._documents.remove(document["_id"])
-                leave(self._context.namespace(document["_id"]), document["reason"])
+                self._section(document["_id"], document["reason"]).leave()
+
+    def _section(self, namespace: str, reason: Mapping[str, Any]) -> ExclusiveSection:
+        return ExclusiveSection(self._context.namespace(namespace), reason, DDL_ON_ALL_SHARDS)
 
 
 def _reason(namespace: Namespace) -> dict[str, str]:
     return {"command": _COMMAND, "ns": str(namespace)}
 
 
-@asynccontextmanager
-async def database_closed(context: ShardContext, db: str, reason: Mapping[str, Any]) -> AsyncIterator[None]:
+def database_closed(context: ShardContext, db: str, reason: Mapping[str, Any]) -> AbstractAsyncContextManager[None]:
     """Block operations routed by a database version until the block ends; those in progress continue.
 
     At the end the metadata of the database and its collections is dropped. Raises LockBusy if another such section was
     not released in time.
     """
-    state = context.database(db)
-    with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
-        while (other := state.critical_section) is not None:
-            await other.wait_released()
-    if patience.cancelled_caught:
-        raise CommandError(ErrorCode.LockBusy, f"Failed to acquire the critical section of the database {db}")
-    section = state.critical_section = CriticalSection(reason)
-    section.blocks_reads = True
-    try:
-        yield
-    finally:
-        context.forget_database(db)
-        if state.critical_section is section:
-            state.critical_section = None
-        section.release()
+    return SectionDriver(context.database(db), reason, forget=partial(context.forget_database, db)).closed()
 
 
 _DRAIN_SECONDS: Final = 0.25
@@ -199,3 +200,153 @@ async def _wait_drained(states: Sequence[NamespaceState]) -> bool:
             await state.wait_writers_gone()
         return True
     return False
+
+
+class RenamedRanges(Protocol):
+    """This shard's range deletions, as far as renames change them."""
+
+    async def rename(self, collection_uuid: UUID, target: str) -> None:
+        """Record that a collection has another name."""
+
+
+class EndsMigrations(Protocol):
+    """This shard's migrations, as far as renames have to end them."""
+
+    async def end_all(self, namespace: str, reason: str) -> None:
+        """End a collection's migration in either direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRename:
+    """A rename in which this shard takes part.
+
+    Attributes:
+        source: the collection's name before the rename.
+        target: its name after the rename.
+    """
+
+    source: Namespace
+    target: Namespace
+    uuid: UUID
+    stay_temp: bool
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "LocalRename":
+        """Read the persisted form."""
+        return cls(
+            Namespace.parse(document["_id"]),
+            Namespace.parse(document["to"]),
+            document["sourceUUID"].as_uuid(),
+            bool(document.get("stayTemp", False)),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the persisted form."""
+        return {
+            "_id": str(self.source),
+            "to": str(self.target),
+            "sourceUUID": Binary.from_uuid(self.uuid),
+            "stayTemp": self.stay_temp,
+        }
+
+    @property
+    def reason(self) -> dict[str, str]:
+        """The reason of its critical sections."""
+        return {"command": RENAME, "from": str(self.source), "to": str(self.target)}
+
+
+class RenameParticipants:
+    """The renames in which this shard takes part, including renames of earlier terms."""
+
+    def __init__(self, context: ShardContext, migrations: EndsMigrations, range_deletions: RenamedRanges) -> None:
+        self._context = context
+        self._migrations = migrations
+        self._range_deletions = range_deletions
+        self._documents = ConfigCollection(context.mongod, LOCAL_RENAMES)
+
+    async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
+        """Block operations on the collections of unfinished renames, before any operation is admitted."""
+        for rename in [LocalRename.from_document(each) for each in await self._documents.all()]:
+            for section in self._sections(rename):
+                await section.restore()
+
+    def end_term(self) -> None:
+        """Do nothing: critical sections end with the term."""
+
+    async def rename(self, rename: LocalRename, *, replaces_target: bool = True) -> None:
+        """Rename the local collection, and block operations on both names from then on; may be repeated.
+
+        Args:
+            replaces_target: whether to drop a collection with the new name, even if there is no local collection to
+                rename.
+
+        Raises:
+            CommandError: NamespaceExists, the new name is taken, so nothing has been done; LockBusy, a running write
+                did not end; or an error of mongod.
+        """
+        for name in (rename.source, rename.target):
+            await self._migrations.end_all(str(name), _ENDED)
+        await self._documents.save(rename.to_document())
+        for section in self._sections(rename):
+            await section.enter()
+        for section in self._sections(rename):
+            await supersede_reads(section.state)
+        if not replaces_target:
+            await self._check_target_is_free(rename)
+        await self._rename_locally(rename)
+        await self._range_deletions.rename(rename.uuid, str(rename.target))
+
+    async def _check_target_is_free(self, rename: LocalRename) -> None:
+        """Undo the rename, with NamespaceExists, if a client has created the target since the coordinator's check."""
+        replaced = await local_collections.describe(self._context.mongod, rename.target)
+        if replaced is None or replaced.uuid == rename.uuid:
+            return
+        await self._documents.remove(str(rename.source))
+        self._leave(rename)
+        raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
+
+    async def finish(self, source: Namespace, target: Namespace) -> None:
+        """Admit operations again, after the catalog has been changed; may be repeated."""
+        document = await self._documents.get(str(source))
+        for name in (str(source), str(target)):
+            state = self._context.namespace(name)
+            state.forget()
+            await self._context.refresher.reread_collection(state)
+            await self._context.writer.wait_collection_saved(name)
+        self._context.views.forget()
+        await self._documents.remove(str(source))
+        if document is not None:
+            self._leave(LocalRename.from_document(document))
+
+    async def abandon(self) -> None:
+        """End all renames on a removed shard, which receives no more commands of their coordinators."""
+        for document in await self._documents.all():
+            rename = LocalRename.from_document(document)
+            await self._documents.remove(str(rename.source))
+            self._leave(rename)
+
+    def _leave(self, rename: LocalRename) -> None:
+        for section in self._sections(rename):
+            section.leave()
+
+    def _sections(self, rename: LocalRename) -> list[ExclusiveSection]:
+        """Return the critical sections of both names, in an order that is the same for all renames."""
+        names = sorted({str(rename.source), str(rename.target)})
+        return [ExclusiveSection(self._context.namespace(each), rename.reason, DDL_ON_ALL_SHARDS) for each in names]
+
+    async def _rename_locally(self, rename: LocalRename) -> None:
+        mongod, source, target = self._context.mongod, rename.source, rename.target
+        local, replaced = [await local_collections.describe(mongod, each) for each in (source, target)]
+        if local is not None and local.uuid == rename.uuid:
+            renaming = {
+                "renameCollection": str(source),
+                "to": str(target),
+                "collectionUUID": Binary.from_uuid(rename.uuid),
+                "dropTarget": False if replaced is None or replaced.uuid is None else Binary.from_uuid(replaced.uuid),
+                "stayTemp": rename.stay_temp,
+                "writeConcern": MAJORITY,
+            }
+            await mongod.command("admin", renaming)
+        elif replaced is not None and replaced.uuid != rename.uuid:
+            await local_collections.drop(mongod, target)
+        await self._context.open_cursors.note_gone(str(source), str(target))

@@ -13,32 +13,141 @@ ranges: a write would be lost to the collection, and documents missing from a re
 An operation that waited after its admission is not sent if the term has ended.
 
 The client's connection is closed if its reply is withheld, as if mongod had failed.
+
+The fields that a plain mongod does not accept are cut out of the request (`without_sharding_fields`). Running
+operations are counted by the period in which they began (`OperationGeneration`).
 """
 
+import math
 from collections.abc import Mapping
-from typing import Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
-from shardwright.daemon.sidecar.reply_term import ASK_FOR_TERM, has_failed, take_term
+import trio
+
+from shardwright.daemon.sidecar.mongod import LocalMongod, Upstream
 from shardwright.daemon.sidecar.sidecar import Sidecar
-from shardwright.daemon.sidecar.term_fence import working_for
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.exchange.sharding_fields import without_sharding_fields
-from shardwright.wire.error_codes import Category, has_category
-from shardwright.wire.errors import BackendError
+from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, has_failed, take_term, working_for
+from shardwright.sharding.clock import VectorTime
+from shardwright.sharding.pipelines.pipeline import INVOLVED_NAMESPACES
+from shardwright.sharding.transaction_protocol import MAY_CHANGE_OWNER
+from shardwright.sharding.versions import VERSION_FIELDS
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
+from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.message import OpMsg
-from shardwright.wire.rawbson import decode_document
+from shardwright.wire.rawbson import Span, append, decode_document, without_spans
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import REACTOR, in_own_task, may_run_in_reactor
+
+if TYPE_CHECKING:
+    from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 
 logger = get_logger("shardd.terms")
+
+_SHARDING_FIELDS: Final = (*VERSION_FIELDS, INVOLVED_NAMESPACES, MAY_CHANGE_OWNER)
+_start_of = itemgetter(1)
 
 _LINEARIZABLE: Final = b"linearizable"
 _READ_CONCERN: Final = b"readConcern"
 _ROLE_CHANGES: Final = (Category.NOT_PRIMARY, Category.SHUTDOWN, Category.INTERRUPTION)
+
+
+def seconds_allowed(request: Request) -> float:
+    """Return the time limit in seconds from ``maxTimeMS``; infinite without one."""
+    max_time_ms = request.get(b"maxTimeMS")
+    return max_time_ms / 1000 if isinstance(max_time_ms, int | float) and max_time_ms > 0 else math.inf
+
+
+async def gossip(mongod: LocalMongod, known: int = 0) -> dict[str, Any]:
+    """Return mongod's current ``$clusterTime`` and ``operationTime``.
+
+    Args:
+        known: a packed cluster time to advance mongod's clock to first.
+
+    Raises:
+        CommandError: InterruptedDueToReplStateChange, the task's term is over, so its work may be rolled back.
+    """
+    try:
+        pong = await mongod.command("admin", {"ping": 1, **VectorTime(known).gossip()})
+    except (BackendError, CommandError) as error:
+        if isinstance(error, CommandError) and error.code == ErrorCode.InterruptedDueToReplStateChange:
+            raise
+        return {}  # stepping down or unreachable; the command has been executed, and its reply matters more
+    return {field: pong[field] for field in ("$clusterTime", "operationTime") if field in pong}
+
+
+def without_sharding_fields(request: Request, more: bytes = b"") -> bytes:
+    """Return a request's frame without sharding fields, with its id, flags and other sections.
+
+    Args:
+        more: elements to append to the body.
+    """
+    found = sharding_spans(request)
+    if not found:
+        return request.message.frame_with(append(request.body, more))
+    return request.message.frame_with(without_spans(request.body, found, more))
+
+
+def sharding_spans(request: Request) -> list[Span]:
+    """Return the spans of the sharding fields in a request, in order."""
+    fields = request.fields
+    return sorted([fields[name] for name in _SHARDING_FIELDS if name in fields], key=_start_of)
+
+
+class OperationGeneration:
+    """The operations on one namespace between two calls of `NamespaceState.wait_earlier_operations`.
+
+    Attributes:
+        is_superseded: whether unanswered reads have to be repeated. The collection is being renamed, or a range is
+            about to be received that they must not see but do not filter.
+        hidden: the ranges about to be received.
+    """
+
+    __slots__ = ("_change", "_count", "_writers", "hidden", "is_superseded")
+
+    def __init__(self) -> None:
+        self.is_superseded = False
+        self.hidden: tuple[OwnershipFilter, ...] = ()
+        self._count = 0
+        self._writers = 0
+        self._change: trio.Event | None = None  # if it is awaited
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no operation of the generation is running."""
+        return not self._count
+
+    def enter(self, *, is_write: bool) -> None:
+        """Count the start of an operation."""
+        self._count += 1
+        if is_write:
+            self._writers += 1
+
+    def exit(self, *, is_write: bool) -> None:
+        """Count the end of an operation."""
+        self._count -= 1
+        if is_write:
+            self._writers -= 1
+        if self._change is not None and not (self._count and self._writers):
+            self._change.set()
+            self._change = None
+
+    async def wait_over(self) -> None:
+        """Return when no operation of the generation is running."""
+        while self._count:
+            await self._wait_change()
+
+    async def wait_writes_over(self) -> None:
+        """Return when no write of the generation is running."""
+        while self._writers:
+            await self._wait_change()
+
+    async def _wait_change(self) -> None:
+        if self._change is None:
+            self._change = trio.Event()
+        await self._change.wait()
 
 
 class TermExchange:

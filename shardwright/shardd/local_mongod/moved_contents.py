@@ -1,4 +1,4 @@
-"""Dropping and creating a moved database's contents on a shard that is not its primary shard (any more)."""
+"""Dropping and creating collections and views of a moved database on a shard that is not its primary shard."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -9,8 +9,8 @@ from bson.binary import Binary
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.config_collection import MAJORITY
-from shardwright.shardd.local_mongod.range_scan import all_documents
+from shardwright.shardd.local_mongod.local_collections import MAJORITY
+from shardwright.shardd.local_mongod.shard_key_index import all_documents
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import raw_document
 

@@ -2,20 +2,17 @@
 
 import time
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from shardwright.shardd.metadata.stale_errors import stale_database
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.versions import DatabaseVersion
+from shardwright.shardd.metadata.namespace_state import BlockableState
+from shardwright.sharding.catalog.documents import DatabaseEntry
+from shardwright.sharding.versions import DatabaseVersion, stale_database
 from shardwright.wire.passages import EPOCH
-
-if TYPE_CHECKING:
-    from shardwright.shardd.metadata.namespace_state import CriticalSection
 
 _ACCEPTED_MAX: Final = 256
 
 
-class DatabaseState:
+class DatabaseState(BlockableState):
     """The state of one database on this shard.
 
     Attributes:
@@ -29,7 +26,6 @@ class DatabaseState:
     __slots__ = (
         "__weakref__",
         "accepted",
-        "critical_section",
         "entry",
         "generation",
         "is_moving",
@@ -38,10 +34,10 @@ class DatabaseState:
     )
 
     def __init__(self, name: str) -> None:
+        super().__init__(f"the database {name}")
         self.name = name
         self.entry: DatabaseEntry | None = None
         self.accepted: set[bytes] = set()
-        self.critical_section: CriticalSection | None = None
         self.generation = 0
         self.is_moving = False
         self.last_arrival = -inf
@@ -70,7 +66,7 @@ class DatabaseState:
         """Record that a copy of its collections has been completed."""
         self.last_arrival = time.monotonic()
 
-    def check(self, raw: bytes, received: DatabaseVersion) -> None:
+    def check_version(self, raw: bytes, received: DatabaseVersion) -> None:
         """Compare a version with the shard's, and cache the bytes of one that matches; else raise StaleDbVersion."""
         wanted = None if self.entry is None else self.entry.version
         if wanted is None or not received.matches(wanted):
@@ -79,9 +75,3 @@ class DatabaseState:
         if len(self.accepted) >= _ACCEPTED_MAX:
             self.accepted = {wanted.raw}
         self.accepted.add(raw)
-
-    def release(self) -> None:
-        """End the critical section, if one is in effect."""
-        section, self.critical_section = self.critical_section, None
-        if section is not None:
-            section.release()

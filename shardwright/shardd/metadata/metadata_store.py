@@ -15,7 +15,7 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.exchange.remote_sets import as_command_error
 from shardwright.sharding.catalog.cache import (
     CACHE_COLLECTIONS,
     CACHE_DATABASES,
@@ -24,8 +24,7 @@ from shardwright.sharding.catalog.cache import (
     cache_chunks_namespace,
     cached_placement_document,
 )
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.catalog.indexes import CACHE_CHUNKS_INDEXES
+from shardwright.sharding.catalog.documents import CACHE_CHUNKS_INDEXES, DatabaseEntry
 from shardwright.sharding.chunks import ChunkPlacement, read_placements
 from shardwright.sharding.clock import signed_cluster_time
 from shardwright.sharding.namespace import Namespace

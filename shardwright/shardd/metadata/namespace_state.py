@@ -23,13 +23,12 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.metadata.stale_errors import StaleError, stale_config
+from shardwright.shardd.exchange.term_exchange import OperationGeneration
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter, unowned_filter
 from shardwright.shardd.orphans.range_deletion_tasks import orphan_ranges
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion, StaleError, stale_config
 from shardwright.wire.passages import EPOCH
 
 if TYPE_CHECKING:
@@ -101,18 +100,20 @@ class StateTable(Generic[State]):
 
 
 class CriticalSection:
-    """A critical section of a namespace or a database.
+    """A critical section in effect on a namespace or a database.
 
     Attributes:
         reason: its purpose; two sections with the same reason are the same.
+        began: monotonic time of its beginning.
         blocks_reads: whether it is in its second phase.
         held_writes: number of writes that have waited for it.
     """
 
-    __slots__ = ("_released", "blocks_reads", "held_writes", "reason")
+    __slots__ = ("_released", "began", "blocks_reads", "held_writes", "reason")
 
     def __init__(self, reason: Mapping[str, Any]) -> None:
         self.reason = reason
+        self.began = time.monotonic()
         self.blocks_reads = False
         self.held_writes = 0
         self._released = trio.Event()
@@ -130,10 +131,49 @@ class CriticalSection:
         self._released.set()
 
 
+class BlockableState:
+    """The part of a state that critical sections change (`shardd.metadata.critical_sections`).
+
+    Attributes:
+        title: the namespace or database in errors.
+        critical_section: the section in effect, if there is one.
+    """
+
+    __slots__ = ("critical_section", "title")
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.critical_section: CriticalSection | None = None
+
+    async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
+        """Enter a critical section once no other is in effect, or return the one with the same reason.
+
+        New writes wait from then on; running ones continue.
+        """
+        section = self.critical_section
+        while section is not None and section.reason != reason:
+            await section.wait_released()
+            section = self.critical_section
+        if section is None:
+            section = self.critical_section = CriticalSection(reason)
+        return section
+
+    async def wait_section_over(self) -> None:
+        """Return when no critical section is in effect."""
+        while self.critical_section is not None:
+            await self.critical_section.wait_released()
+
+    def release(self) -> None:
+        """End the critical section, if one is in effect."""
+        section, self.critical_section = self.critical_section, None
+        if section is not None:
+            section.release()
+
+
 _ACCEPTED_MAX: Final = 256
 
 
-class NamespaceState:
+class NamespaceState(BlockableState):
     """The state of one namespace on this shard.
 
     Attributes:
@@ -160,7 +200,6 @@ class NamespaceState:
         "_unowned",
         "_unowned_by",
         "accepted",
-        "critical_section",
         "generation",
         "is_known",
         "is_resharding",
@@ -178,6 +217,7 @@ class NamespaceState:
     )
 
     def __init__(self, namespace: str, shard: str) -> None:
+        super().__init__(namespace)
         self.namespace = namespace
         self.shard = shard
         self.is_known = self.is_resharding = False
@@ -185,7 +225,6 @@ class NamespaceState:
         self.last_table: RoutingTable | None = None
         self.mutable_key: ShardKeyPattern | None = None
         self.accepted: set[bytes] = set()
-        self.critical_section: CriticalSection | None = None
         self.generation = 0
         self.orphans: OwnershipFilter | None = None
         self._range_deletions: Sequence[RangeDeletionTask] = ()
@@ -245,7 +284,7 @@ class NamespaceState:
             return None
         return UNSHARDED if self.table is None else self.table.shard_version(self.shard)
 
-    def check(self, raw: bytes, received: ChunkVersion) -> None:
+    def check_version(self, raw: bytes, received: ChunkVersion) -> None:
         """Compare a version with the shard's, and cache the bytes of one that matches; else raise StaleConfig."""
         wanted = self.wanted
         if wanted is None:
@@ -334,47 +373,12 @@ class NamespaceState:
             self.operations = OperationGeneration()
         return tuple(self._earlier_operations)
 
-    async def block_writes(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Enter a critical section as `enter_section` does, and wait until no write is running."""
-        section = await self.enter_section(reason)
-        await self.wait_writers_gone()
-        return section
-
-    async def enter_section(self, reason: Mapping[str, Any]) -> CriticalSection:
-        """Enter a critical section once no other is in effect, or return the one with the same reason.
-
-        New writes wait from then on; running ones continue.
-        """
-        section = self.critical_section
-        while section is not None and section.reason != reason:
-            await section.wait_released()
-            section = self.critical_section
-        if section is None:
-            section = self.critical_section = CriticalSection(reason)
-        return section
-
-    async def wait_section_over(self) -> None:
-        """Return when no critical section is in effect."""
-        while self.critical_section is not None:
-            await self.critical_section.wait_released()
-
     async def wait_writers_gone(self) -> None:
         """Return when no write is running; a critical section, of the namespace or its database, blocks new ones."""
         while self.writers:
             if self._drained is None:
                 self._drained = trio.Event()
             await self._drained.wait()
-
-    def block_reads(self) -> None:
-        """Enter the second phase: new reads wait, while running reads rightly see the state before the change."""
-        assert self.critical_section is not None
-        self.critical_section.blocks_reads = True
-
-    def release(self) -> None:
-        """End the critical section, if one is in effect."""
-        section, self.critical_section = self.critical_section, None
-        if section is not None:
-            section.release()
 
     def _find_orphans(self) -> None:
         table = self.table

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import read_options
-from shardwright.sharding.involved_namespaces import involved_namespaces
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import involved_namespaces
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

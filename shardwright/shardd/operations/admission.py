@@ -15,24 +15,36 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty
-from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.exchange.time_limit import seconds_allowed
-from shardwright.shardd.metadata.critical_sections import TRANSACTION_SECONDS_MAX
+from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.exchange.term_exchange import OperationGeneration, seconds_allowed
+from shardwright.shardd.metadata.critical_sections import TRANSACTION_SECONDS_MAX, RecoveryGate
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import CriticalSection, NamespaceState
-from shardwright.shardd.metadata.recovery_gate import RecoveryGate
-from shardwright.shardd.metadata.refresh import MetadataRefresher
-from shardwright.shardd.metadata.stale_errors import StaleError
-from shardwright.shardd.operations.involvement import InvolvedNamespace, Involvement, InvolvementFinder, merges_cursors
+from shardwright.shardd.metadata.refresh import CausalReads, MetadataRefresher
+from shardwright.shardd.operations.involvement import (
+    InvolvedNamespace,
+    Involvement,
+    InvolvementFinder,
+    merges_cursors,
+    named_namespaces,
+)
 from shardwright.shardd.operations.waiting_operations import WaitingOperations
 from shardwright.shardd.transactions.open_transactions import OpenTransaction
-from shardwright.sharding.versions import DATABASE_VERSION, IGNORED, SHARD_VERSION, ChunkVersion, DatabaseVersion
+from shardwright.shardd.transactions.transactions import SnapshotReads, is_snapshot_read
+from shardwright.sharding.versions import (
+    DATABASE_VERSION,
+    IGNORED,
+    SHARD_VERSION,
+    ChunkVersion,
+    DatabaseVersion,
+    StaleError,
+)
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import OBJECT, STRING, Span, spans
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Begun, Connection
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from shardwright.shardd.metadata.namespace_state import AdmittedPlacement
@@ -64,6 +76,7 @@ class BegunOperation(Begun):
         must_end: bool,
     ) -> None:
         self.connection, self.frame, self.started = connection, frame, started
+        self.following = self.answered = ()
         self.request_frame = request_frame
         self.term = term
         self.state = state
@@ -133,6 +146,28 @@ def namespace_of(request: Request) -> str:
 def _chunks_of_file(request: Request) -> str:
     """Return the chunks collection of a ``filemd5``, whose first argument is the ``_id`` of a GridFS file."""
     return f"{request.db}.{request.get(b'root', 'fs')}.chunks"
+
+
+@may_run_in_reactor
+async def wait_for_read_concern(
+    context: ShardContext, request: Request, causal_reads: CausalReads, snapshot_reads: SnapshotReads
+) -> None:
+    """Wait until this shard can serve the read concern.
+
+    As on a genuine shard, this precedes the version check. The metadata compared must be at least as new as the
+    ``afterClusterTime``.
+    """
+    await context.sidecar.prepare(request)
+    is_primary, is_snapshot = context.is_primary, is_snapshot_read(request)
+    if is_primary and not is_snapshot:
+        return
+    namespaces = (namespace_of(request), *named_namespaces(request))
+    if not is_primary:
+        for name in namespaces:
+            await causal_reads.prepare(request, context.namespace(name))
+    if is_snapshot:
+        await in_own_task()
+        await snapshot_reads.wait_decided(request, namespaces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +373,9 @@ class Admission:
         database_span, shard_span = fields.get(DATABASE_VERSION), fields.get(SHARD_VERSION)
         if database_span is not None:
             received = DatabaseVersion.from_span(body, database_span)
-            self._database(request.db).check(body[database_span[2] : database_span[3]], received)
+            self._database(request.db).check_version(body[database_span[2] : database_span[3]], received)
         if shard_span is not None:
-            state.check(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
+            state.check_version(body[shard_span[2] : shard_span[3]], ChunkVersion.from_span(body, shard_span))
         if state.table is not None and request.name in _FILTERED_READS and not merges_cursors(request):
             _check_can_be_filtered(body, shard_span)
 

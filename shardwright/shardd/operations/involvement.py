@@ -11,12 +11,13 @@ from typing import Final
 
 import bson
 
-from shardwright.daemon.first_stage import first_stage_names
+from shardwright.daemon.command_table import first_stage_names
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.metadata.views import READS_OF_VIEWS, ResolvedView, Views
-from shardwright.sharding.involved_namespaces import (
+from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.pipelines.pipeline import (
     INVOLVED_NAMESPACES,
     JOINED_NAMESPACE,
     involved_namespaces,
@@ -24,7 +25,6 @@ from shardwright.sharding.involved_namespaces import (
     received_versions,
     writes,
 )
-from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DATABASE_VERSION, SHARD_VERSION, UNSHARDED, ChunkVersion, DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -121,12 +121,12 @@ class InvolvedNamespace:
         received = self.received or {}
         database = received.get(DATABASE_VERSION)
         if database is not None:
-            self.database.check(body[database[2] : database[3]], DatabaseVersion.from_span(body, database))
+            self.database.check_version(body[database[2] : database[3]], DatabaseVersion.from_span(body, database))
         version = received.get(SHARD_VERSION)
         if version is not None:
-            self.state.check(body[version[2] : version[3]], ChunkVersion.from_span(body, version))
+            self.state.check_version(body[version[2] : version[3]], ChunkVersion.from_span(body, version))
         elif self.is_addressed or not self.state.is_known:
-            self.state.check(UNSHARDED.raw, UNSHARDED)  # raises, which causes a refresh
+            self.state.check_version(UNSHARDED.raw, UNSHARDED)  # raises, which causes a refresh
 
     def _refusal(self, reason: str) -> CommandError:
         if self.view is not None:

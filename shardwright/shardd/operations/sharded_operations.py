@@ -23,11 +23,9 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.term_exchange import TermExchange
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.shard_key_updates.key_changes import is_collated, may_change_shard_key
-from shardwright.shardd.shard_key_updates.key_changing_find_and_modify import key_changing_find_and_modify
-from shardwright.shardd.shard_key_updates.key_changing_request import KeyChangingRequest
-from shardwright.shardd.shard_key_updates.key_changing_updates import KeyChangingUpdates
-from shardwright.shardd.shard_key_updates.update_preview import UpdatePreviews
+from shardwright.shardd.operations.key_changes import is_collated, may_change_shard_key
+from shardwright.shardd.operations.key_changing_request import KeyChangingRequest, UpdatePreviews
+from shardwright.shardd.operations.key_changing_updates import KeyChangingUpdates, key_changing_find_and_modify
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -54,7 +52,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,6 @@ SHARDED_OPERATIONS: Final[Mapping[str, Callable[[ShardedOperation], Awaitable[by
     "convertToCapped": convert_to_capped,
 }
 """Functions by command name; all other commands are forwarded at once."""
-
 
 _REPLACED: Final = VERSION_FIELDS | {b"index"}
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import trio
 
-from shardwright.daemon.namespaces import namespace_of
-from shardwright.shardd.context.current_op_entry import operation_entry
-from shardwright.shardd.context.operation_ids import new_opid
+from shardwright.daemon.command_table import namespace_of
+from shardwright.daemon.current_op import new_opid, operation_entry
 from shardwright.shardd.transactions.session_keys import session_key
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -24,7 +23,6 @@ _SHOWN_MAX: Final = 1_000
 _COMMAND_BYTES_MAX: Final = 16_384
 _COMMAND_LEVELS_MAX: Final = 100
 """Commands that are larger or nested more deeply are shown by their name and collection only, to bound the list."""
-
 
 _OF_NO_COLLECTION: Final = "$cmd"
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -17,9 +18,9 @@ import trio
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.orphans.cursor_kinds import Shown
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.logical_sessions import NO_USER, SessionId
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.operation_session import AUTOCOMMIT, TXN_NUMBER, check_lsid
-from shardwright.sharding.session_cache import NO_USER, SessionId
+from shardwright.sharding.transaction_protocol import AUTOCOMMIT, TXN_NUMBER, check_lsid
 from shardwright.wire import rawbson
 from shardwright.wire.cursor_batch import RawBatch
 from shardwright.wire.error_codes import ErrorCode
@@ -33,10 +34,12 @@ from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.cursor import RawCursor
 
 if TYPE_CHECKING:
-    from shardwright.daemon.user_names import UserName
+    from shardwright.daemon.users import UserName
 
 
 POLL_SECONDS: Final = 0.05
+
+_INT64: Final = Struct("<q")
 
 VisibleOf = Callable[[list[bytes]], Awaitable[list[bytes]]]
 """Removes hidden documents from a batch."""
@@ -310,6 +313,12 @@ class FencedCursor:
         if user is None or user.is_internal:
             return True
         return self.session is not None and self.session.uid == user.digest
+
+
+def cursor_number(cursor_id: bytes) -> int:
+    """Return the number of a raw cursor id."""
+    (number,) = _INT64.unpack(cursor_id)
+    return int(number)
 
 
 def session_of_request(request: Request, user: "UserName | None") -> SessionId | None:

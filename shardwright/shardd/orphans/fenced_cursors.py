@@ -7,9 +7,9 @@ cursor:
 - If they show their ``_id``, mongod looks up whether the document is outside of the range.
 - A cursor that has not begun (``batchSize: 0``) is opened again, with a filter, for its first batch. A batch that was
   being computed is discarded, like a read without a reply.
-- Any other cursor, such as one with a limit, has had a complete filter from the start (`cursor_openings`). Where that
-  was not possible, the rest of it is read at once, before the first document arrives, and kept for its client. The
-  cursor is ended if the rest is too large to keep or cannot be read soon, because no migration waits for a reader.
+- Any other cursor, such as one with a limit, has had a complete filter from the start (`cursor_kinds`). If that was not
+  possible, its rest is read at once and kept for its client. The cursor is ended if the rest is too large to keep or
+  cannot be read soon, because no migration waits for a reader.
 
 A range that is received later is merged with the ranges that are already hidden. Cursors share the merged filters.
 """
@@ -23,8 +23,7 @@ import bson
 import trio
 from bson.int64 import Int64
 
-from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.sidecar.mongod import LocalMongod, Upstream
 from shardwright.shardd.local_mongod.local_collections import describe, name_of
 from shardwright.shardd.orphans.cursor_kinds import Shown, may_return, shown_by
 from shardwright.shardd.orphans.fenced_cursor import (
@@ -33,6 +32,7 @@ from shardwright.shardd.orphans.fenced_cursor import (
     Hiding,
     HidingResult,
     Kept,
+    cursor_number,
     is_well_formed,
     request_to_open_again,
     visible_documents,
@@ -40,8 +40,8 @@ from shardwright.shardd.orphans.fenced_cursor import (
 from shardwright.shardd.orphans.filtered_commands import without_orphans
 from shardwright.shardd.orphans.open_cursors import OpenCursor, OpenCursors, now
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.sharding.logical_sessions import NO_USER, SessionId
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.session_cache import NO_USER, SessionId
 from shardwright.wire import rawbson
 from shardwright.wire.cursor_batch import RawBatch, id_in_reply
 from shardwright.wire.error_codes import ErrorCode
@@ -56,8 +56,7 @@ from shardwright.wire.transport.cursor import RawCursor
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shardwright.daemon.user_names import UserName
-
+    from shardwright.daemon.users import UserName
 
 logger = get_logger("shardd.orphans")
 
@@ -231,7 +230,7 @@ class FencedCursors:
             return b"".join((frame[: span[2]], cursor_id, frame[span[3] :]))
         error = None if span is not None else CommandError.from_reply(decode_document(response_body(frame)))
         if error is not None:
-            error.message = error.message.replace(str(_number(substitute)), str(_number(cursor_id)))
+            error.message = error.message.replace(str(cursor_number(substitute)), str(cursor_number(cursor_id)))
         if error is not None and error.code == ErrorCode.CursorInUse:
             raise error
         fenced = self._fenced.get(cursor_id)
@@ -306,7 +305,7 @@ class FencedCursors:
         uuid, namespace = fenced.collection_uuid, Namespace.parse(fenced.namespace)
         name = None if uuid is None else await name_of(self._mongod, namespace.db, uuid)
         if self._fenced.get(cursor_id) is not fenced:
-            raise CommandError(ErrorCode.CursorNotFound, f"cursor id {_number(cursor_id)} not found")
+            raise CommandError(ErrorCode.CursorNotFound, f"cursor id {cursor_number(cursor_id)} not found")
         if name != namespace.collection:
             await self.kill(cursor_id)
             await self._kill_on_mongod(fenced.namespace, cursor_id)
@@ -352,7 +351,7 @@ class FencedCursors:
 
     async def _kill_on_mongod(self, namespace: str, cursor_id: bytes) -> None:
         db, _, collection = namespace.partition(".")
-        await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(_number(cursor_id))]})
+        await self._mongod.command(db, {"killCursors": collection, "cursors": [Int64(cursor_number(cursor_id))]})
 
     # Hiding
 
@@ -448,8 +447,3 @@ class FencedCursors:
         same = {name: cursor.command[name] for name in _OF_SESSION if name in cursor.command}
         reading = RawCursor(self._mongod.pool.exchange, db, {}, options=same).resume(cursor.id, collection)
         return await kept.read_all(reading, partial(self._visible, fenced), room)
-
-
-def _number(cursor_id: bytes) -> int:
-    (number,) = _INT64.unpack(cursor_id)
-    return int(number)

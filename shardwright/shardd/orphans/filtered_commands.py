@@ -45,7 +45,7 @@ from shardwright.wire.rawbson import (
     without,
 )
 from shardwright.wire.request import Request
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _BUCKET_STATEMENTS: Final[Mapping[str, bytes]] = {"update": b"updates", "delete": b"deletes"}
 

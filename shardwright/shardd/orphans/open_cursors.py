@@ -20,7 +20,7 @@ from bson.int64 import Int64
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
+from shardwright.shardd.local_mongod.shard_key_index import OWN_CURSOR_COMMENT
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger

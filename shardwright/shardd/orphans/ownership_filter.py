@@ -22,10 +22,9 @@ from shardwright.shardd.orphans.range_deletion_tasks import extended, merged
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyField, ShardKeyPattern
-from shardwright.sharding.targeting.collation import is_simple
+from shardwright.sharding.targeting.values import is_simple
 from shardwright.wire import rawbson
-from shardwright.wire.rawbson import Span, encode_elements, from_elements, raw_document, wrap_value
-from shardwright.wire.type_names import type_name
+from shardwright.wire.rawbson import Span, encode_elements, from_elements, raw_document, type_name, wrap_value
 
 Expression: TypeAlias = Any
 """A BSON value that mongod evaluates."""

@@ -1,7 +1,15 @@
-"""Deletion of a range in batches, after older operations and cursors have ended, and never of owned chunks."""
+"""Deletion of a range in batches, after older operations and cursors have ended, and never of owned chunks.
+
+A batch has documents found through the shard key index. They are deleted if they are still in the range.
+
+The parameters (`RangeDeleterParameters`) are read from mongod, which has them with defaults and limits in every role.
+``setParameter`` and ``getParameter`` are forwarded as for its other parameters, and mongod's startup values apply here
+too.
+"""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,28 +17,43 @@ import trio
 from bson.binary import Binary
 
 from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.fail_point_names import (
     HANG_AFTER_DOING_DELETION,
     HANG_BEFORE_DOING_DELETION,
     SUSPEND_RANGE_DELETION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_scan import is_range_empty
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.local_mongod.shard_key_index import ShardKeyIndex, all_documents, is_range_empty
 from shardwright.shardd.orphans.open_cursors import now
-from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_NOW, RangeDeletionTask, chunks_within, range_of
-from shardwright.shardd.range_deleter.batches import delete_statement, next_batch
-from shardwright.shardd.range_deleter.known_deletions import KnownDeletion
-from shardwright.shardd.range_deleter.parameters import RangeDeleterParameters
-from shardwright.shardd.range_deleter.task_store import RangeDeletionStore
+from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
+from shardwright.shardd.orphans.range_deletion_tasks import (
+    CLEAN_NOW,
+    KnownDeletion,
+    RangeDeletionStore,
+    RangeDeletionTask,
+    chunks_within,
+    range_of,
+)
 from shardwright.sharding.bson_text import document_text
+from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.shard_key import ShardKeyPattern
+from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 
 logger = get_logger("shardd.range_deleter")
+
+_CLEANUP_DELAY: Final = "orphanCleanupDelaySecs"
+_BATCH_SIZE: Final = "rangeDeleterBatchSize"
+_BATCH_DELAY: Final = "rangeDeleterBatchDelayMS"
+
+_BATCH_SIZE_MAX: Final = 1_000
+"""Limit for a batch, because it is one transaction, which locks its documents until it commits."""
 
 _DELAYS_FOR_CURSORS: Final = 8
 """Maximum further wait for cursors on other members, as a multiple of ``orphanCleanupDelaySecs``: two hours by default.
@@ -39,6 +62,80 @@ Only cursors in use last that long, because idle ones end after ten minutes.
 """
 
 _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDMismatch})
+
+
+async def next_batch(
+    mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
+) -> list[bytes]:
+    """Return up to ``size`` documents of a range, as raw ``{_id}``; none if it is empty.
+
+    Raises:
+        CommandError: IndexNotFound, no index supports the shard key.
+        BackendError: mongod does not answer.
+    """
+    index = await ShardKeyIndex.find(mongod, namespace, pattern)
+    for scan in index.scans(pattern, wanted):
+        some = {"projection": {"_id": 1}, "batchSize": size, "limit": size, "singleBatch": True}
+        found = await all_documents(mongod, namespace, {**scan, **some})
+        if found:
+            return found
+    return []
+
+
+def delete_statement(
+    found: Sequence[bytes], pattern: ShardKeyPattern, wanted: ChunkRange, default_collation: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the statement that deletes documents, except those that have left the range since they were found.
+
+    It uses the collection's collation, so that it can use the ``_id`` index.
+
+    Args:
+        found: the documents, as `next_batch` returns them.
+    """
+    outside = OwnershipFilter(pattern, (wanted,), default_collation).query(default_collation)
+    query = {"_id": rawbson.raw_document(one_of(found)), "$nor": [rawbson.raw_document(outside)]}
+    return {"q": query, "limit": 0}
+
+
+def one_of(found: Sequence[bytes]) -> bytes:
+    """Return ``{$in: [<_id>, …]}`` with the ids of the documents."""
+    ids = []
+    for position, document in enumerate(found):
+        span = rawbson.find(document, b"_id")
+        assert span is not None
+        ids.append(rawbson.element(b"%d" % position, span[0], document[span[2] : span[3]]))
+    return rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(ids)), b"$in")
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDeleterParameters:
+    """Delays and batch size of range deletions.
+
+    Attributes:
+        cleanup_delay_seconds: time between the end of a migration and the deletion, for reads on secondaries.
+        batch_delay_seconds: the pause between batches.
+    """
+
+    cleanup_delay_seconds: float
+    batch_size: int
+    batch_delay_seconds: float
+
+    @classmethod
+    async def read(cls, mongod: LocalMongod) -> "RangeDeleterParameters":
+        """Read the current parameters from mongod.
+
+        Raises:
+            CommandError: mongod refuses.
+            BackendError: mongod does not answer.
+        """
+        names = dict.fromkeys((_CLEANUP_DELAY, _BATCH_SIZE, _BATCH_DELAY), 1)
+        return cls.from_values(await mongod.command("admin", {"getParameter": 1, **names}))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "RangeDeleterParameters":
+        """Convert mongod's values."""
+        size = min(values[_BATCH_SIZE] or _BATCH_SIZE_MAX, _BATCH_SIZE_MAX)
+        return cls(values[_CLEANUP_DELAY], size, values[_BATCH_DELAY] / 1000)
 
 
 class RangeDeleter:

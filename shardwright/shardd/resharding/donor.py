@@ -15,17 +15,16 @@ from bson.timestamp import Timestamp
 from shardwright.shardd.context.fail_point_names import RESHARDING_PAUSE_BEFORE_BLOCKING_WRITES
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.local_mongod.local_collections import describe
+from shardwright.shardd.metadata.critical_sections import SectionDriver, writers_of
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.migration.source.clone_source import CloneSource
+from shardwright.shardd.migration.donor.clone_source import CloneSource
 from shardwright.shardd.resharding.local_documents import LocalPart, StateTimes
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.shardd.session_history.oplog_history import HistoryReader
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.conflict_rules import identity_of
-from shardwright.sharding.resharding.participation import Ownership, Participation
-from shardwright.sharding.resharding.states import DonorState
+from shardwright.sharding.resharding_participation import DonorState, Ownership, Participation, identity_of
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode
@@ -146,49 +145,11 @@ async def _read_table(context: ShardContext, namespace: Namespace, uuid: UUID) -
     return table
 
 
-class ReshardingSection:
-    """The critical section on this shard."""
-
-    def __init__(self, context: ShardContext, participation: Participation) -> None:
-        self._context = context
-        self._namespace = str(participation.namespace)
-        self._reason = {"command": "resharding_donor", "collection": self._namespace}
-
-    @property
-    def _state(self) -> NamespaceState:
-        return self._context.namespace(self._namespace)
-
-    async def block_writes(self) -> None:
-        """Block new writes, and wait until running writes and open transactions have ended."""
-        await self._state.block_writes(self._reason)
-
-    async def block_all(self) -> None:
-        """Block reads too; secondaries clear their metadata and then wait for the primary.
-
-        Raises:
-            CommandError: mongod refuses.
-            BackendError: mongod does not answer.
-        """
-        await self._state.block_writes(self._reason)
-        self._state.block_reads()
-        await self._context.store.count_critical_section(self._namespace)
-
-    async def restore(self) -> None:
-        """Block reads and writes again in a new term, before any operation runs."""
-        await self._state.enter_section(self._reason)
-        self._state.block_reads()
-
-    @property
-    def held_writes(self) -> int:
-        """Number of writes that have waited for the section in this term."""
-        section = self._state.critical_section
-        return section.held_writes if section is not None and section.reason == self._reason else 0
-
-    def leave(self) -> None:
-        """Release the waiting operations, which then use the refreshed placement."""
-        section = self._state.critical_section
-        if section is not None and section.reason == self._reason:
-            self._state.release()
+def section_of(context: ShardContext, participation: Participation) -> SectionDriver[NamespaceState]:
+    """Return the critical section of an operation on this shard."""
+    namespace = str(participation.namespace)
+    state = context.namespace(namespace)
+    return SectionDriver(state, {"command": "resharding_donor", "collection": namespace}, drains=[writers_of(state)])
 
 
 class ReshardingDonor:
@@ -200,7 +161,7 @@ class ReshardingDonor:
     """
 
     def __init__(
-        self, context: ShardContext, part: LocalPart, section: ReshardingSection, nursery: trio.Nursery
+        self, context: ShardContext, part: LocalPart, section: SectionDriver[NamespaceState], nursery: trio.Nursery
     ) -> None:
         self.part = part
         self._context = context
@@ -227,9 +188,8 @@ class ReshardingDonor:
         if local is None or local.uuid != self.part.participation.source_uuid:
             raise CommandError(ErrorCode.CollectionUUIDMismatch, f"The donor does not have the collection {namespace}")
         statistics = await self._context.mongod.command(namespace.db, {"collStats": namespace.collection})
-        pong = await self._context.mongod.command("admin", {"ping": 1})
         return {
-            "minFetchTimestamp": pong["operationTime"],
+            "minFetchTimestamp": await self._context.mongod.operation_time(),
             "bytesToClone": Int64(statistics["size"]),
             "documentsToClone": Int64(statistics["count"]),
         }
@@ -249,9 +209,7 @@ class ReshardingDonor:
             await self._section.block_writes()
             if self.is_aborted:
                 self._section.leave()
-        pong = await self._context.mongod.command("admin", {"ping": 1})
-        time: Timestamp = pong["operationTime"]
-        return time
+        return await self._context.mongod.operation_time()
 
     async def open_source(
         self, recipient: str, session_id: str, position: Timestamp | None, from_key: bytes | None

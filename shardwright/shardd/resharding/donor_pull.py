@@ -10,20 +10,20 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.shardd.cluster.network import is_transient
 from shardwright.shardd.context.fail_point_names import (
     RESHARDING_PAUSE_RECIPIENT_DURING_CLONING,
     RESHARDING_PAUSE_RECIPIENT_DURING_OPLOG_APPLICATION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.reserved_transaction import required_array
+from shardwright.shardd.exchange.remote_sets import is_transient
+from shardwright.shardd.local_mongod.reserved_sessions import required_array
 from shardwright.shardd.migration.recipient.donor_link import DonorConnection
-from shardwright.shardd.resharding.recipient_writer import PullProgress, RecipientWriter
+from shardwright.shardd.resharding.local_documents import PullProgress, RecipientWriter
 from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.participation import Participation
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.resharding_operation import ReshardingStatistics
+from shardwright.sharding.resharding_participation import Participation
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger

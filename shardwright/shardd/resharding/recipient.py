@@ -12,22 +12,18 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.shardd.cluster.network import as_command_error
 from shardwright.shardd.context.fail_point_names import RESHARDING_PAUSE_RECIPIENT_BEFORE_CLONING
-from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.context.shard_context import ShardContext, send_to_shard
+from shardwright.shardd.exchange.remote_sets import as_command_error
 from shardwright.shardd.local_mongod import local_collections
-from shardwright.shardd.local_mongod.config_collection import MAJORITY, ConfigCollection
+from shardwright.shardd.local_mongod.local_collections import MAJORITY, ConfigCollection
 from shardwright.shardd.local_mongod.shard_key_index import has_supporting_index, index_specification
 from shardwright.shardd.resharding.donor import read_ownership
 from shardwright.shardd.resharding.donor_pull import DonorPull, ReshardingHistory, is_passing
-from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart, StateTimes
-from shardwright.shardd.resharding.recipient_writer import PullProgress, RecipientWriter
+from shardwright.shardd.resharding.local_documents import PROGRESS, LocalPart, PullProgress, RecipientWriter, StateTimes
 from shardwright.shardd.session_history.migrated_history import HistoryTable
-from shardwright.sharding.resharding.operation_document import remaining_millis
-from shardwright.sharding.resharding.participation import Participation, stash_namespace
-from shardwright.sharding.resharding.states import RecipientState, has_reached
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.resharding_operation import ReshardingStatistics, remaining_millis
+from shardwright.sharding.resharding_participation import Participation, RecipientState, has_reached, stash_namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger

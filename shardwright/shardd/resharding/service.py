@@ -15,7 +15,9 @@ from shardwright.shardd.context.fail_point_names import (
     RESHARDING_PAUSE_BEFORE_HOLD,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.resharding.donor import ReshardingDonor, ReshardingSection
+from shardwright.shardd.metadata.critical_sections import SectionDriver
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.resharding.donor import ReshardingDonor, section_of
 from shardwright.shardd.resharding.local_documents import (
     DONOR,
     RECIPIENT,
@@ -32,10 +34,8 @@ from shardwright.shardd.resharding.recipient import (
     replace_source,
 )
 from shardwright.shardd.session_history.migrated_history import HistoryTable
-from shardwright.sharding.resharding.operation_document import shown_operation
-from shardwright.sharding.resharding.participation import Participation
-from shardwright.sharding.resharding.states import DECIDED, DonorState, RecipientState
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.resharding_operation import ReshardingStatistics, shown_operation
+from shardwright.sharding.resharding_participation import DECIDED, DonorState, Participation, RecipientState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
@@ -71,7 +71,7 @@ class ReshardingService:
         donors, recipients = await self._as_donor.all(), await self._as_recipient.all()
         for operation in (*donors, *recipients):
             if operation.blocks_operations:
-                await ReshardingSection(self._context, operation.participation).restore()
+                await section_of(self._context, operation.participation).restore()
         self._term_nursery = nursery
         for operation in donors:
             self._add_donor(operation)
@@ -120,7 +120,7 @@ class ReshardingService:
             for part in parts:
                 if not part.operation.is_holding:
                     await part.save(is_holding=True)
-            await ReshardingSection(self._context, participation).block_all()
+            await self._block_all(section_of(self._context, participation))
 
     async def commit(self, participation: Participation) -> None:
         """Replace the former collection by the new one, and unblock operations; needs the catalog."""
@@ -128,8 +128,8 @@ class ReshardingService:
             if not self._parts(participation.id):
                 return
             await self._end_tasks(participation.id)
-            section = ReshardingSection(self._context, participation)
-            await section.block_all()
+            section = section_of(self._context, participation)
+            await self._block_all(section)
             await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_COMMIT)
             if self._me in participation.recipients:
                 await replace_source(self._context, participation)
@@ -152,7 +152,7 @@ class ReshardingService:
             await self._end_tasks(participation.id)
             if participation.id in self.donors:
                 self.donors[participation.id].is_aborted = True
-            await self._finish(participation, ReshardingSection(self._context, participation))
+            await self._finish(participation, section_of(self._context, participation))
             self.statistics.end(is_success=False, is_canceled=is_canceled)
 
     def donor(self, operation_id: UUID) -> ReshardingDonor:
@@ -178,7 +178,13 @@ class ReshardingService:
             for each in those
         ]
 
-    async def _finish(self, participation: Participation, section: ReshardingSection) -> None:
+    async def _block_all(self, section: SectionDriver[NamespaceState]) -> None:
+        """Block reads too; secondaries clear their metadata and then wait for the primary."""
+        await section.block_writes()
+        section.block_reads()
+        await self._context.store.count_critical_section(section.state.namespace)
+
+    async def _finish(self, participation: Participation, section: SectionDriver[NamespaceState]) -> None:
         await self._refresh(participation)
         await remove_remains(self._context, participation)
         for part in self._parts(participation.id):
@@ -213,7 +219,7 @@ class ReshardingService:
             raise no_operation(operation_id)
 
     def _add_donor(self, operation: LocalOperation) -> None:
-        section = ReshardingSection(self._context, operation.participation)
+        section = section_of(self._context, operation.participation)
         part = LocalPart(self._as_donor, operation)
         self._context.namespace(str(operation.participation.namespace)).is_resharding = True
         self.donors[operation.participation.id] = ReshardingDonor(self._context, part, section, self._nursery)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.range_scan import all_documents, find_cursor
+from shardwright.shardd.local_mongod.shard_key_index import all_documents, find_cursor
 from shardwright.shardd.session_history.migrated_history import HISTORY
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.session_chains import ENTRIES_PER_READ, OPLOG, SessionChains
 from shardwright.shardd.session_history.statement import ExecutedStatement, SessionWrite, unpack_int64
+from shardwright.sharding.cluster_time import pack_timestamp, unpack_timestamp
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger

@@ -13,8 +13,8 @@ import trio
 from bson.datetime_ms import DatetimeMS
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.range_scan import all_documents
-from shardwright.shardd.local_mongod.reserved_transaction import check_reply
+from shardwright.shardd.local_mongod.reserved_sessions import check_reply
+from shardwright.shardd.local_mongod.shard_key_index import all_documents
 from shardwright.shardd.session_history.statement import (
     ExecutedStatement,
     SessionWrite,

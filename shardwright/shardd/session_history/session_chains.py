@@ -16,8 +16,8 @@ import bson
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
-from shardwright.shardd.local_mongod.range_scan import find_cursor
-from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.daemon.users import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.shard_key_index import find_cursor
 from shardwright.shardd.session_history.oplog_history import HistoryEntry, HistoryReader
 from shardwright.shardd.session_history.statement import (
     ChildTransaction,
@@ -26,8 +26,8 @@ from shardwright.shardd.session_history.statement import (
     session_of,
     unpack_int64,
 )
+from shardwright.sharding.cluster_time import pack_timestamp, unpack_timestamp
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.rawbson import decode_document, find, index, raw_document
 
 OPLOG: Final = Namespace("local", "oplog.rs")

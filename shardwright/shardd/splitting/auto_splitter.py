@@ -18,10 +18,8 @@ import trio
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.splitting.chunk_splitter import ChunkBounds, ChunkBytes, ChunkSplitter, Outcome, bounds_of
-from shardwright.shardd.splitting.growth import WrittenKeys, grown_bytes
-from shardwright.shardd.splitting.settings import SplitParameters, SplitSettings
-from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.shardd.splitting.growth import SplitParameters, SplitSettings, WrittenKeys, grown_bytes
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
 from shardwright.wire.request import Request

@@ -1,7 +1,8 @@
-"""Splitting one chunk that has grown: its byte count, split points and hot end.
+"""Splitting one chunk that has grown: its byte count, split points and hot end, and the commit on the config servers.
 
 The first or last chunk of a collection whose shard key ascends or descends gets one key only. A chunk is split after as
-many documents as by MongoDB's ``autoSplitVector``.
+many documents as by MongoDB's ``autoSplitVector``. A split is committed unless it has been made already
+(`commit_split`).
 
 Functions that access mongod raise BackendError if it does not answer.
 """
@@ -13,16 +14,17 @@ from typing import Any, Final, TypeAlias
 
 from bson.binary import Binary
 from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.range_scan import ShardKeyIndex
-from shardwright.shardd.splitting.commit import commit_split
-from shardwright.shardd.splitting.settings import SplitSettings
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.shardd.local_mongod.shard_key_index import ShardKeyIndex
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.splitting.growth import SplitSettings
+from shardwright.sharding.catalog.documents import CollectionEntry
 from shardwright.sharding.chunks import ChunkRange
-from shardwright.sharding.routing_table import RoutedChunk, RoutingTable
-from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.sharding.routing_table import RoutedChunk, RoutingTable, ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -34,6 +36,70 @@ ChunkBounds: TypeAlias = tuple[bytes, bytes]
 
 CHUNKS_MAX: Final = 100_000
 """Maximum number of counted chunks per collection; beyond it, the oldest counts are discarded."""
+
+
+async def commit_split(
+    context: ShardContext,
+    namespace: str,
+    bounds: tuple[bytes, bytes],
+    points: Sequence[bytes],
+    *,
+    shard: str,
+    epoch: ObjectId,
+    timestamp: Timestamp | None,
+    is_automatic: bool = False,
+) -> None:
+    """Split a chunk of a shard, and refresh the collection's metadata.
+
+    The caller holds the lock for changes of the collection's chunks.
+
+    Args:
+        points: the split points, in order.
+        is_automatic: whether the chunk is split because it has grown.
+
+    Raises:
+        CommandError: the config servers refused, and the chunk is not split as requested; or they cannot be reached.
+        BackendError: mongod does not answer.
+    """
+    low, high = bounds
+    commit: dict[str, Any] = {
+        "_configsvrCommitChunkSplit": namespace,
+        "collEpoch": epoch,
+        "min": raw_document(low),
+        "max": raw_document(high),
+        "splitPoints": [raw_document(point) for point in points],
+        "shard": shard,
+        **({"fromChunkSplitter": True} if is_automatic else {}),
+    }
+    if timestamp is not None:
+        commit["collTimestamp"] = timestamp
+    state = context.namespace(namespace)
+    catalog = await context.catalog()
+    try:
+        await catalog.commit(commit)
+    except CommandError:
+        # A repeated request finds its chunk already split, so the resulting chunks decide.
+        await context.refresher.reread_collection(state)
+        if not _is_split(state, low, high, points):
+            raise
+    else:
+        await context.refresher.reread_collection(state)
+
+
+def _is_split(state: NamespaceState, low: bytes, high: bytes, points: Sequence[bytes]) -> bool:
+    """Whether there is exactly one chunk between each two neighbours of ``low``, the split points and ``high``."""
+    table = state.table
+    if table is None:
+        return False
+    encode = table.key_pattern.key_bytes
+    keys = [encode(bound) for bound in (low, *points, high)]
+    for key, next_key in pairwise(keys):
+        if key >= next_key:
+            return False
+        chunk = table.chunk_for_key(key)
+        if (chunk.min_key, chunk.max_key) != (key, next_key):
+            return False
+    return True
 
 
 def bounds_of(chunk: RoutedChunk) -> ChunkBounds:

@@ -1,13 +1,17 @@
-"""Growth of a collection by a write, estimated from request and reply without decoding documents.
+"""The settings of auto-splitting, and the growth of a collection by a write, from request and reply without decoding.
 
 Inserted documents count with their size. MongoDB counts the whole new version of an updated document, which the daemon
 does not see. Here an update counts with the size of its statement, once for each modified document, because that is
 roughly what it adds. Updates by a pipeline can enlarge a document by more than their own size, so they are
 underestimated. Migrated documents are not counted, because a migration brings no more than a chunk's worth of data.
+
+Settings are the cluster's, from ``config.settings``, and the server parameters of this shard. The parameters are set at
+start and by ``setParameter``; mongod does not have them.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -15,8 +19,17 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
+from shardwright.shardd.exchange.remote_sets import Catalog
+from shardwright.sharding.catalog.settings import (
+    AUTO_SPLIT_ID,
+    BALANCER_ID,
+    CHUNK_SIZE_ID,
+    AutoSplitSettings,
+    BalancerSettings,
+    ChunkSizeSettings,
+)
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.targeting.exact_key import exact_shard_key
+from shardwright.sharding.targeting.filters import exact_shard_key
 from shardwright.sharding.time_series import IS_TIME_SERIES_NAMESPACE, TimeSeriesFields
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
@@ -25,6 +38,7 @@ from shardwright.wire.rawbson import (
     INT32,
     OBJECT,
     InvalidBSONError,
+    decode_document,
     decode_value,
     element,
     encode_document,
@@ -48,6 +62,55 @@ _REST_AT: Final = BODY_AT + len(encode_document({"n": 0, "electionId": ObjectId(
 _ONE_MODIFIED: Final = element(b"nModified", INT32, (1).to_bytes(4, "little"))
 
 _ARRAYS: Final = {"insert": b"documents", "update": b"updates"}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSettings:
+    """The cluster's settings.
+
+    Attributes:
+        chunk_bytes_max: the default chunk size, for collections that do not set one.
+        is_enabled: whether chunks may be split as they grow (``sh.enableAutoSplit``).
+        may_move: whether the balancer is on, so that the hot end of a collection may be moved to another shard.
+    """
+
+    chunk_bytes_max: int = ChunkSizeSettings().value_bytes
+    is_enabled: bool = True
+    may_move: bool = True
+
+    @classmethod
+    async def read(cls, catalog: Catalog) -> "SplitSettings":
+        """Read the present settings.
+
+        Raises:
+            CommandError: the config servers cannot be reached; BadValue or TypeMismatch, a setting is invalid.
+        """
+        query = {"_id": {"$in": [AUTO_SPLIT_ID, BALANCER_ID, CHUNK_SIZE_ID]}}
+        found = {each["_id"]: each for each in map(decode_document, await catalog.find("settings", query))}
+        return cls(
+            ChunkSizeSettings.from_document(found.get(CHUNK_SIZE_ID)).value_bytes,
+            AutoSplitSettings.from_document(found.get(AUTO_SPLIT_ID)).enabled,
+            BalancerSettings.from_document(found.get(BALANCER_ID)).mode != "off",
+        )
+
+
+GROWTH_FRACTION: Final = 0.2
+"""MongoDB's value: it looks for split points whenever a fifth of the chunk size has been written to a chunk."""
+
+
+@dataclass
+class SplitParameters:
+    """The parameters of one shard daemon.
+
+    Attributes:
+        is_enabled: whether chunks are split as they grow (``autoSplitChunks``). If not, the balancer splits off only
+            the ranges that it moves, as in MongoDB since 6.0.3.
+        growth_fraction: the fraction of the chunk size to write before the next search for split points
+            (``autoSplitGrowthFraction``).
+    """
+
+    is_enabled: bool = True
+    growth_fraction: float = GROWTH_FRACTION
 
 
 def grown_bytes(request: Request, reply: bytes | None) -> int:

@@ -13,7 +13,7 @@ import trio
 from shardwright.daemon.sidecar.user_write_block import GlobalLock
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.transactions.session_keys import retryable_write_of
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp

@@ -7,10 +7,9 @@ from typing import Any, Final
 from bson.int64 import Int64
 
 from shardwright.shardd.session_history.statement import NOBODY, session_of
-from shardwright.sharding import session_patterns
-from shardwright.sharding.operation_session import TXN_NUMBER
-from shardwright.sharding.session_patterns import ALL_SESSIONS, MeantSessions
-from shardwright.sharding.transaction_protocol import COORDINATED_BY, COORDINATOR
+from shardwright.sharding import logical_sessions
+from shardwright.sharding.logical_sessions import ALL_SESSIONS, MeantSessions
+from shardwright.sharding.transaction_protocol import COORDINATED_BY, COORDINATOR, TXN_NUMBER
 from shardwright.wire.rawbson import (
     BINARY,
     OBJECT,
@@ -105,7 +104,7 @@ def is_killed_by(request: Request) -> Callable[[bytes], bool]:
 class RouterSessions:
     """Writes in progress that routers have sent in their own sessions, and the sessions of their clients.
 
-    See `sharding.operation_session`. All sessions are given by their raw ``lsid``.
+    See `sharding.transaction_protocol`. All sessions are given by their raw ``lsid``.
     """
 
     def __init__(self) -> None:
@@ -150,10 +149,10 @@ def _with_user(lsid: bytes) -> bytes:
 
 def _meant_by(request: Request) -> MeantSessions:
     if request.name == "killAllSessionsByPattern":
-        return session_patterns.patterns(request)
+        return logical_sessions.patterns(request)
     if request.name == "killAllSessions":
-        return session_patterns.users(request)
-    named = session_patterns.sessions(request)
+        return logical_sessions.users(request)
+    named = logical_sessions.sessions(request)
     return MeantSessions(named) if named else ALL_SESSIONS
 
 

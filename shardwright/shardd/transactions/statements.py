@@ -1,4 +1,6 @@
-"""Running the statements of transactions, with the additions of a genuine shard to a plain mongod.
+"""Statements of transactions on a plain mongod, with the additions of a genuine shard, and the commands that end them.
+
+**Statements** (`TransactionStatements`):
 
 * Replies have ``readOnly``, by which the router decides how to commit.
 * Errors of the daemon itself are labelled as transient, and abort the transaction.
@@ -7,8 +9,15 @@
 A reply shows whether its statement has changed anything. A genuine shard examines the transaction's operations instead.
 The reply of a findAndModify does not distinguish an update without effect, so that counts as a change. The shard then
 takes part in the commit as one that has written.
+
+**Ends** (`TransactionEndings`). Only the coordinator of its commit may prepare a transaction and decide it. So no other
+command may end it during the preparation, which waits until no such command is in flight. The coordinator is the shard
+that prepared the transaction here. Its next primary continues the commit, under the same name. A mongod accepts these
+commands from any client. A client that prepared a transaction would leave it without a coordinator, and thus open for
+ever. A client that decided a prepared transaction would break its atomicity.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -16,20 +25,27 @@ from typing import Any, Final
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.sidecar.reply_term import has_failed
-from shardwright.daemon.sidecar.upstream import Upstream
+from shardwright.daemon.sidecar.mongod import Upstream
+from shardwright.daemon.sidecar.term_fence import has_failed
 from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
 from shardwright.shardd.transactions.session_keys import as_for_mongod, session_fields, transaction_of
-from shardwright.sharding.involved_namespaces import asks_for_another_way
-from shardwright.sharding.operation_session import START_TRANSACTION
-from shardwright.sharding.transaction_protocol import label_transient, with_read_only
+from shardwright.sharding.pipelines.pipeline import asks_for_another_way
+from shardwright.sharding.transaction_protocol import COORDINATED_BY, START_TRANSACTION, label_transient, with_read_only
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import TRANSIENT_TRANSACTION_ERROR, CommandError
-from shardwright.wire.rawbson import Span, decode_value, find, index
+from shardwright.wire.rawbson import Span, decode_value, find, index, is_string
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import response_body
 from shardwright.wire.transport.client_connection import ClientConnection
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+
+SHARD_DAEMON: Final = "shardwright-shardd"
+"""The name by which shard daemons introduce themselves (``client.application.name``)."""
+
+DRIFT_SECONDS_MAX: Final = 31_536_000
+"""The default of ``maxAcceptableLogicalClockDriftSecs``: a mongod's clock jumps to any commit timestamp."""
+
+_COMMIT_TIMESTAMP: Final = b"commitTimestamp"
 
 _COUNTED: Final[Mapping[str, tuple[bytes, ...]]] = {
     "insert": (b"n",),
@@ -37,6 +53,130 @@ _COUNTED: Final[Mapping[str, tuple[bytes, ...]]] = {
     "delete": (b"n",),
 }
 """By write command: the fields of its reply that are not zero if it has changed something."""
+
+
+def coordinator_of(client: ClientConnection, request: Request) -> str | None:
+    """Return the shard whose daemon sends a command as a transaction's coordinator; None for other senders.
+
+    With access control only parts of the cluster get this far (`daemon.sidecar.access`). Without it any
+    client may claim any name, so this guards only against mistakes.
+    """
+    shard = request.get(COORDINATED_BY)
+    return shard if client.app_name == SHARD_DAEMON and is_string(shard) else None
+
+
+def check_prepare(*, is_coordinator: bool) -> None:
+    """Refuse ``prepareTransaction`` from any sender but a coordinator (Unauthorized)."""
+    if not is_coordinator:
+        raise _unauthorized("prepareTransaction")
+
+
+def check_commit(request: Request, *, is_coordinator: bool, is_prepared: bool) -> None:
+    """Refuse to commit a prepared transaction for any sender but its coordinator, or far in the future.
+
+    Raises:
+        CommandError: Unauthorized; ClusterTimeFailsRateLimiter; PreparedTransactionInProgress.
+    """
+    timestamp = request.get(_COMMIT_TIMESTAMP)
+    if timestamp is None:
+        if is_prepared and not is_coordinator:
+            raise _is_prepared("commit")
+        return
+    if not is_coordinator:
+        raise _unauthorized("commitTransaction with a commitTimestamp")
+    if isinstance(timestamp, Timestamp) and timestamp.time - time.time() > DRIFT_SECONDS_MAX:
+        raise CommandError(
+            ErrorCode.ClusterTimeFailsRateLimiter,
+            f"commitTimestamp, {timestamp.time}, is too far from this node's wall clock time, {int(time.time())}.",
+        )
+
+
+def check_abort(*, is_coordinator: bool, is_prepared: bool) -> None:
+    """Refuse to abort a prepared transaction for any sender but its coordinator (PreparedTransactionInProgress)."""
+    if is_prepared and not is_coordinator:
+        raise _is_prepared("abort")
+
+
+def _unauthorized(what: str) -> CommandError:
+    return CommandError(ErrorCode.Unauthorized, f"not authorized: only a transaction's coordinator may run {what}")
+
+
+def _is_prepared(what: str) -> CommandError:
+    return CommandError(
+        ErrorCode.PreparedTransactionInProgress,
+        f"Cannot {what} a prepared transaction: only the coordinator of its commit decides",
+    )
+
+
+PREPARE: Final = "prepareTransaction"
+COMMIT: Final = "commitTransaction"
+ABORT: Final = "abortTransaction"
+ENDINGS: Final = frozenset({ABORT, COMMIT, PREPARE})
+
+_NOT_PREPARED: Final = frozenset(
+    {ErrorCode.NoSuchTransaction, ErrorCode.OperationNotSupportedInTransaction, ErrorCode.TransactionCommitted}
+)
+"""mongod's errors if there is nothing to decide (any more)."""
+
+RunEnding = Callable[[Request], Awaitable[bytes | None]]
+
+
+class TransactionEndings:
+    """The commands that end or prepare transactions."""
+
+    def __init__(self, transactions: OpenTransactions) -> None:
+        self._transactions = transactions
+
+    @may_run_in_reactor
+    async def run(self, client: ClientConnection, request: Request, run: RunEnding) -> bytes | None:
+        """Run one of `ENDINGS`; return the reply frame.
+
+        Raises:
+            CommandError: the client may not do that.
+            BackendError: as ``run``.
+        """
+        coordinator = coordinator_of(client, request)
+        identity = transaction_of(request)
+        transaction = None if identity is None else self._transactions.find(*identity)
+        is_prepared = transaction is not None and transaction.is_prepared
+        known = None if transaction is None else transaction.coordinator
+        is_coordinator = coordinator is not None and known in (None, coordinator)
+        if request.name == PREPARE:
+            check_prepare(is_coordinator=is_coordinator)
+        elif request.name == COMMIT:
+            check_commit(request, is_coordinator=is_coordinator, is_prepared=is_prepared)
+        else:
+            check_abort(is_coordinator=is_coordinator, is_prepared=is_prepared)
+        request = as_for_mongod(request)
+        if transaction is None:
+            return await run(request)
+        if request.name == PREPARE:
+            await in_own_task()
+            transaction.is_prepared = transaction.is_doubtful = True
+            transaction.coordinator = coordinator
+            await transaction.wait_quiet()
+        elif request.name == ABORT and not transaction.has_begun:
+            transaction.is_killed = True  # it may overtake the statement that begins it
+        return await self._run(transaction, request, run)
+
+    @may_run_in_reactor
+    async def _run(self, transaction: OpenTransaction, request: Request, run: RunEnding) -> bytes | None:
+        transaction.is_doubtful = True  # unless it is answered
+        with transaction.command_under_way():
+            reply = await run(request)
+        if reply is not None:
+            self._observe(transaction, request.name, response_body(reply))
+        return reply
+
+    def _observe(self, transaction: OpenTransaction, command: str, reply: bytes) -> None:
+        fields = index(reply)
+        if not decode_value(reply, fields[b"ok"]):
+            if b"code" in fields and decode_value(reply, fields[b"code"]) in _NOT_PREPARED:
+                self._transactions.end(transaction)
+        elif command == PREPARE:
+            transaction.is_doubtful = False
+        else:
+            self._transactions.end(transaction)
 
 
 def has_changed(command: str, reply: bytes) -> bool:
@@ -71,14 +211,13 @@ _OTHER_CHANGES: Final[Mapping[str, Callable[[bytes, Mapping[bytes, Span]], bool]
     "findandmodify": _has_modified,
 }
 
-
 _WRITE_ERRORS: Final = b"writeErrors"
 _BATCHES: Final = frozenset({"delete", "insert", "update"})
 
 BEFORE_ALL_PREPARED: Final = Timestamp(1, 1)
 """A commit timestamp that is earlier than any prepared transaction."""
 
-Run = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
+RunStatement = Callable[[Request, OpenTransaction | None], Awaitable[bytes | None]]
 
 
 class TransactionStatements:
@@ -88,7 +227,9 @@ class TransactionStatements:
         self._transactions = transactions
 
     @may_run_in_reactor
-    async def run(self, client: ClientConnection, upstream: Upstream, request: Request, run: Run) -> bytes | None:
+    async def run(
+        self, client: ClientConnection, upstream: Upstream, request: Request, run: RunStatement
+    ) -> bytes | None:
         """Run a statement; return the reply frame.
 
         Args:
@@ -194,7 +335,9 @@ class TransactionStatements:
         return transaction
 
     @may_run_in_reactor
-    async def _run_labelled(self, request: Request, transaction: OpenTransaction | None, run: Run) -> bytes | None:
+    async def _run_labelled(
+        self, request: Request, transaction: OpenTransaction | None, run: RunStatement
+    ) -> bytes | None:
         try:
             return await run(request, transaction)
         except CommandError as error:

@@ -31,9 +31,8 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from shardwright.shardd.transactions.session_keys import session_key
-from shardwright.sharding.operation_session import LSID, read_uuid
-from shardwright.sharding.timestamps import pack_timestamp
-from shardwright.sharding.transaction_protocol import SAYS_NOTHING
+from shardwright.sharding.cluster_time import pack_timestamp
+from shardwright.sharding.transaction_protocol import LSID, SAYS_NOTHING, read_uuid
 from shardwright.wire.error_codes import Category, ErrorCode, codes_of
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import Span, index

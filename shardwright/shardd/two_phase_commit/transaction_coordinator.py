@@ -15,9 +15,8 @@ import trio
 from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context import fail_point_names as places
-from shardwright.shardd.context.other_shards import send_to_shard
-from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN, MAJORITY, ConfigCollection
+from shardwright.shardd.context.shard_context import ShardContext, send_to_shard
+from shardwright.shardd.local_mongod.local_collections import LOCAL_WRITE_CONCERN, MAJORITY, ConfigCollection
 from shardwright.shardd.two_phase_commit.commit_state import (
     Commit,
     CommitState,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pymongo.errors import OperationFailure
 
-from shardwright.shardd.commands.server_parameters import parse_parameter
+from shardwright.shardd.commands.command import parse_parameter
 from tests.shardd.mini_cluster import Client, MiniCluster
 
 

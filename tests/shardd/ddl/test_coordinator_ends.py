@@ -14,15 +14,19 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
-from shardwright.shardd.cluster.identity import ShardIdentity
 from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
-from shardwright.shardd.ddl.coordinators.coordinator import Coordinator
-from shardwright.shardd.ddl.coordinators.registry import COORDINATORS
-from shardwright.shardd.ddl.coordinators.service import RETRY_SECONDS, RETRY_SECONDS_MAX, CoordinatorService
+from shardwright.shardd.ddl.coordinator import Coordinator
 from shardwright.shardd.ddl.database_copy import DatabaseMoves
+from shardwright.shardd.ddl.service import (
+    COORDINATORS,
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    CoordinatorService,
+)
+from shardwright.shardd.exchange.remote_sets import ShardIdentity
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.documents import DatabaseEntry
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import ErrorCode
@@ -109,9 +113,7 @@ class Rehearsed(Coordinator):
 @pytest.fixture(autouse=True)
 def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the kind of coordinator, with no attempts so far."""
-    monkeypatch.setattr(
-        "shardwright.shardd.ddl.coordinators.registry.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed}
-    )
+    monkeypatch.setattr("shardwright.shardd.ddl.service.COORDINATORS", {**COORDINATORS, "rehearsed": Rehearsed})
     monkeypatch.setattr(Rehearsed, "times", [])
     monkeypatch.setattr(Rehearsed, "is_committed", False)
 

@@ -8,10 +8,11 @@ import trio
 from bson.timestamp import Timestamp
 from trio.testing import MockClock
 
-from shardwright.shardd.context.index_creations import IndexCreations
+from shardwright.shardd.context.ddl_locks import IndexCreations
 from shardwright.shardd.ddl.database_copy import DatabaseCopy
+from shardwright.shardd.ddl.move_primary import move_section
 from shardwright.shardd.metadata.database_state import DatabaseState
-from shardwright.shardd.metadata.namespace_state import StateTable
+from shardwright.shardd.metadata.namespace_state import NamespaceState, StateTable
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
@@ -73,7 +74,7 @@ class World:
         self.is_on = self.attempts > self._busy
         return self.is_on
 
-    async def last_write_time(self) -> Timestamp:
+    async def operation_time(self) -> Timestamp:
         return LAST
 
     def leave(self) -> None:
@@ -86,7 +87,7 @@ class World:
         async def record(*_: object) -> None:
             pass
 
-        context = cast("ShardContext", SimpleNamespace(fail_points=self, index_creations=self.creations))
+        context = cast("ShardContext", SimpleNamespace(fail_points=self, index_creations=self.creations, mongod=self))
         both: Any = self
         return await DatabaseCopy(context, "db", both, both, both, record).run()
 
@@ -160,3 +161,45 @@ def test_a_long_creation_of_indexes_ends_the_copy() -> None:
     assert isinstance(result, CommandError)
     assert result.code == ErrorCode.ConflictingOperationInProgress
     assert world.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("namespace", "is_waited_for"), [("db.c", True), ("db.sharded", False), ("another.c", False), ("db2.c", False)]
+)
+async def test_the_section_waits_for_writes_of_unsharded_collections(
+    autojump_clock: MockClock, namespace: str, is_waited_for: bool
+) -> None:
+    state, database, forgotten = NamespaceState(namespace, "me"), DatabaseState("db"), list[str]()
+    creations = IndexCreations(StateTable(DatabaseState))
+    context: Any = SimpleNamespace(
+        database=lambda _: database, namespaces=[state], index_creations=creations, forget_database=forgotten.append
+    )
+    section = move_section(context, "db", {"namespace": "db."}, sharded={"db.sharded"})
+    state.enter(is_write=True)
+    assert await section.try_block_writes() is not is_waited_for
+    assert (database.critical_section is None) is is_waited_for
+    section.leave()
+    assert forgotten == ["db"]  # once, when the section ended
+    state.exit(state.operations, is_write=True)
+    async with creations.entered("db.sharded"):
+        assert not await section.try_block_writes()
+    assert await section.try_block_writes()
+
+
+async def test_open_transactions_on_any_unsharded_collection_end_the_copy(autojump_clock: MockClock) -> None:
+    states, database = [NamespaceState(f"db.{each}", "me") for each in "ab"], DatabaseState("db")
+    context: Any = SimpleNamespace(
+        database=lambda _: database,
+        namespaces=states,
+        index_creations=IndexCreations(StateTable(DatabaseState)),
+        forget_database=lambda _: None,
+    )
+    section = move_section(context, "db", {"namespace": "db."})
+    states[0].enter(is_write=True)
+    states[1].enter_transaction()
+    for _ in range(4):
+        assert not await section.try_block_writes()
+    with pytest.raises(CommandError) as caught:
+        await section.try_block_writes()
+    assert caught.value.code == ErrorCode.LockTimeout
+    assert "the critical section of the database db within 500 milliseconds" in caught.value.message

@@ -7,8 +7,8 @@ import bson
 import pytest
 import trio
 
-from shardwright.shardd.ddl.coordinators import index_owners
-from shardwright.shardd.ddl.coordinators.index_owners import IndexOwners, index_lock, raise_outage
+from shardwright.shardd.ddl import index_owners
+from shardwright.shardd.ddl.index_owners import IndexOwners, index_lock, raise_outage
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.shard_key import ShardKeyPattern

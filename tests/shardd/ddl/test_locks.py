@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from shardwright.shardd.context.ddl_locks import DDLLocks
-from shardwright.shardd.ddl.coordinators.service import coordinator_operation
-from shardwright.shardd.ddl.coordinators.shard_key_changes import RefineCollectionShardKey
+from shardwright.shardd.ddl.service import coordinator_operation
+from shardwright.shardd.ddl.shard_key_changes import RefineCollectionShardKey
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.shardd.exchange.sharding_fields import without_sharding_fields
+from shardwright.shardd.exchange.term_exchange import without_sharding_fields
 from shardwright.sharding.versions import UNSHARDED
 from shardwright.wire.message import CHECKSUM_PRESENT, OpMsg, encode_sequence, op_msg, with_checksum
 from shardwright.wire.request import Request

@@ -13,18 +13,17 @@ import trio
 from bson import ObjectId
 
 from shardwright.daemon.sidecar.hello import HelloMirror
-from shardwright.daemon.sidecar.mongod import REPLICATION_DATA
+from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, Upstream
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty, seconds_since_boot
-from shardwright.daemon.sidecar.upstream import Upstream
-from shardwright.shardd.exchange.operation_generation import OperationGeneration
-from shardwright.shardd.exchange.term_exchange import TermExchange, is_linearizable
+from shardwright.shardd.exchange.term_exchange import OperationGeneration, TermExchange, is_linearizable
 from shardwright.wire.errors import BackendError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client import Connection
-from shardwright.wire.transport.request_loop import in_own_task
+from shardwright.wire.transport.reactor import in_own_task
 from shardwright.wire.transport.stream import FrameStream
 from tests import both_ways
+from tests.transports import new_transport
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -213,7 +212,8 @@ def test_little_is_executed_between_the_last_check_and_the_sending(monkeypatch: 
 
     async def send() -> None:
         upstream = Upstream.__new__(Upstream)
-        monkeypatch.setattr(upstream, "_connection", Connection("/mongod", FrameStream(ours)), raising=False)
+        connection = Connection(new_transport(), "/mongod", FrameStream(ours))
+        monkeypatch.setattr(upstream, "_connection", connection, raising=False)
         exchange = TermExchange(
             cast("Sidecar", mongod), upstream, OperationGeneration(), must_report_term=False, is_whole=True
         )

@@ -1,7 +1,7 @@
 """The documents of one collection of ``config``, on a real mongod."""
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.config_collection import ConfigCollection
+from shardwright.shardd.local_mongod.local_collections import ConfigCollection
 from tests.shardd.lone_mongod import LoneMongod
 
 

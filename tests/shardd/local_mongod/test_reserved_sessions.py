@@ -14,9 +14,8 @@ from bson.binary import Binary
 from pymongo import MongoClient
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
-from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.local_mongod.reserved_transaction import Transaction
+from shardwright.daemon.users import RESERVED_SESSION_IDS
+from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions, Transaction
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.errors import CommandError
 from tests.shardd.lone_mongod import LoneMongod, lone_mongod

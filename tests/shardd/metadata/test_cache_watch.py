@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty, follow_role
-from shardwright.shardd.metadata.secondary_metadata import CacheWatch
+from shardwright.shardd.metadata.refresh import CacheWatch
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.wire.errors import BackendError
 from shardwright.wire.transport.client import Connection

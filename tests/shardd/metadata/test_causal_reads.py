@@ -10,7 +10,7 @@ from bson import MaxKey, MinKey
 from bson.timestamp import Timestamp
 
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.metadata.secondary_metadata import CausalReads
+from shardwright.shardd.metadata.refresh import CausalReads
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

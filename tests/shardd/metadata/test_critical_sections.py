@@ -1,11 +1,22 @@
-"""Holding a namespace exclusively, with a clock that jumps."""
+"""Entering, holding and leaving critical sections, with a clock that jumps."""
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from shardwright.shardd.metadata import critical_sections
-from shardwright.shardd.metadata.critical_sections import closed, enter_exclusively, held_exclusively
+from shardwright.shardd.metadata.critical_sections import (
+    DDL,
+    DDL_ON_ALL_SHARDS,
+    MOVE,
+    Drain,
+    ExclusiveSection,
+    SectionDriver,
+    closed,
+    held_exclusively,
+    writers_of,
+)
+from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -45,7 +56,7 @@ def test_a_long_write_does_not_block_others(state: NamespaceState) -> None:
             for _ in range(20):
                 await trio.sleep(1)
                 await short_write()
-            assert max(waited) <= critical_sections.DRAIN_SECONDS_MAX
+            assert max(waited) <= DDL.attempt
             assert 0 in waited
             state.exit(operations, is_write=True)
         assert state.critical_section is None
@@ -89,7 +100,7 @@ def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_severa
                 nursery.start_soon(write)
                 await trio.sleep(0.1)
             began = trio.current_time()
-            await enter_exclusively(state, REASON)
+            await ExclusiveSection(state, REASON, DDL_ON_ALL_SHARDS).enter()
             assert trio.current_time() - began <= critical_sections.TRANSACTION_SECONDS_MAX
             nursery.cancel_scope.cancel()
 
@@ -157,3 +168,131 @@ def test_closing_does_not_wait_indefinitely(state: NamespaceState) -> None:
         assert state.critical_section is not None
 
     run(main)
+
+
+# Moves
+
+
+def section_for_move(state: NamespaceState, *drains: Drain) -> SectionDriver[NamespaceState]:
+    return SectionDriver(state, REASON, MOVE, [writers_of(state), *drains])
+
+
+async def test_a_move_admits_writes_again_if_the_running_ones_do_not_end(
+    state: NamespaceState, autojump_clock: MockClock
+) -> None:
+    state.enter(is_write=True)
+    section = section_for_move(state)
+    for _ in range(10):
+        began = trio.current_time()
+        assert not await section.try_block_writes()
+        assert trio.current_time() - began == pytest.approx(MOVE.attempt)
+        assert state.critical_section is None
+    state.exit(state.operations, is_write=True)
+    assert await section.try_block_writes()
+    entered = section.section
+    assert entered is not None
+    assert entered is state.critical_section
+    assert not entered.blocks_reads
+
+
+async def test_a_move_fails_after_several_attempts_delayed_by_transactions(
+    state: NamespaceState, autojump_clock: MockClock
+) -> None:
+    state.enter_transaction()
+    section = section_for_move(state)
+    for _ in range(4):
+        assert not await section.try_block_writes()
+    with pytest.raises(CommandError) as caught:
+        await section.try_block_writes()
+    assert caught.value.code == ErrorCode.LockTimeout
+    assert caught.value.message == (
+        "Failed to acquire the critical section of d.c within 500 milliseconds because of open transactions"
+    )
+    assert state.critical_section is None
+
+
+@pytest.mark.parametrize("has_transactions", [False, True])
+async def test_only_operations_still_running_delay_an_attempt(
+    state: NamespaceState, autojump_clock: MockClock, has_transactions: bool
+) -> None:
+    """The writes have ended, but not the second drain."""
+    section = section_for_move(state, Drain(trio.sleep_forever, lambda: has_transactions))
+    for _ in range(4):
+        assert not await section.try_block_writes()
+    if has_transactions:
+        with pytest.raises(CommandError):
+            await section.try_block_writes()
+    else:
+        assert not await section.try_block_writes()
+
+
+async def test_waiting_for_another_section_does_not_count_as_a_delay(
+    state: NamespaceState, autojump_clock: MockClock
+) -> None:
+    await state.enter_section({"command": "other"})
+    section = section_for_move(state, Drain(trio.sleep_forever, lambda: True))
+    for _ in range(10):
+        assert not await section.try_block_writes()
+    assert state.critical_section is not None
+    assert state.critical_section.reason == {"command": "other"}
+
+
+async def test_an_error_of_a_drain_leaves_no_section_behind(state: NamespaceState) -> None:
+    async def fail() -> None:
+        raise CommandError(ErrorCode.HostUnreachable, "no commit can be seen")
+
+    with pytest.raises(CommandError, match="no commit can be seen"):
+        await section_for_move(state, Drain(fail, lambda: True)).try_block_writes()
+    assert state.critical_section is None
+
+
+async def test_the_next_driver_of_a_section_measures_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a failover: the section is restored at the beginning of the term, and the move continues it."""
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    state = DatabaseState("d")
+    forgotten: list[bool] = []
+
+    def forget() -> None:
+        forgotten.append(state.critical_section is not None)
+
+    first, second = (SectionDriver(state, REASON, forget=forget) for _ in range(2))
+    await first.restore()
+    await second.restore()
+    section = state.critical_section
+    assert section is not None
+    assert section.blocks_reads
+    now += 2
+    second.leave()
+    assert second.seconds == 2
+    assert state.critical_section is None
+    await section.wait_released()
+    assert forgotten == [True]
+    first.leave()
+    assert forgotten == [True]
+
+
+async def test_a_section_is_left_only_by_its_reason(state: NamespaceState) -> None:
+    other = SectionDriver(state, {"command": "other"})
+    await SectionDriver(state, REASON).restore()
+    other.leave()
+    assert state.critical_section is not None
+    assert other.section is None
+    assert other.held_writes == 0
+
+
+async def test_a_closed_database_is_forgotten_even_after_an_error() -> None:
+    state = DatabaseState("d")
+    forgotten: list[str] = []
+    section = SectionDriver(state, REASON, forget=lambda: forgotten.append("d"))
+
+    async def fail() -> None:
+        async with section.closed():
+            assert section.section is not None
+            assert section.section.blocks_reads
+            raise CommandError(ErrorCode.NamespaceNotFound, "gone")
+
+    with pytest.raises(CommandError, match="gone"):
+        await fail()
+    assert forgotten == ["d"]
+    assert state.critical_section is None

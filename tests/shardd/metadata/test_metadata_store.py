@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.metadata.metadata_store import MetadataStore
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
+from shardwright.sharding.catalog.documents import DatabaseEntry
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.versions import DatabaseVersion
 from tests.shardd.lone_mongod import LoneMongod

@@ -9,14 +9,13 @@ from bson import MaxKey, MinKey, ObjectId
 from bson.timestamp import Timestamp
 from trio.testing import wait_all_tasks_blocked
 
+from shardwright.shardd.metadata.critical_sections import SectionDriver, writers_of
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.metadata.stale_errors import StaleError
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
-from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion
+from shardwright.sharding.versions import IGNORED, UNSHARDED, ChunkVersion, StaleError
 
 EPOCH, TIMESTAMP = ObjectId(), Timestamp(100, 1)
 
@@ -43,7 +42,7 @@ def state_with(*chunks: tuple[str, int, int]) -> NamespaceState:
 def verdict(state: NamespaceState, received: ChunkVersion) -> StaleError | None:
     """The error for a version; None if it is accepted, and then its bytes are remembered."""
     try:
-        state.check(received.raw, received)
+        state.check_version(received.raw, received)
     except StaleError as error:
         assert received.raw not in state.accepted
         return error
@@ -125,9 +124,10 @@ async def test_a_critical_section_waits_for_the_writes_before_it_and_not_for_rea
     state.enter(is_write=True)
     state.enter(is_write=False)
     entered = trio.Event()
+    driver = SectionDriver(state, {"command": "test"}, drains=[writers_of(state)])
 
     async def hold() -> None:
-        await state.block_writes({"command": "test"})
+        await driver.block_writes()
         entered.set()
 
     async with trio.open_nursery() as nursery:
@@ -140,21 +140,21 @@ async def test_a_critical_section_waits_for_the_writes_before_it_and_not_for_rea
         assert not section.blocks(is_write=False)
         state.exit(state.operations, is_write=True)
         await entered.wait()
-    state.block_reads()
+    driver.block_reads()
     assert section.blocks(is_write=False)
-    state.release()
+    driver.leave()
     assert state.critical_section is None
     await section.wait_released()
 
 
 async def test_critical_sections_for_different_reasons_come_one_after_the_other() -> None:
     state = state_with(("me", 3, 7))
-    first = await state.block_writes({"number": 1})
-    assert await state.block_writes({"number": 1}) is first
+    first = await state.enter_section({"number": 1})
+    assert await state.enter_section({"number": 1}) is first
     sections = []
 
     async def second() -> None:
-        sections.append(await state.block_writes({"number": 2}))
+        sections.append(await state.enter_section({"number": 2}))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(second)

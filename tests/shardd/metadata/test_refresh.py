@@ -8,11 +8,11 @@ import trio
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.metrics import Metrics
-from shardwright.shardd.cluster.catalog import Catalog
+from shardwright.shardd.exchange.remote_sets import Catalog
+from shardwright.shardd.metadata.critical_sections import RecoveryGate
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.metadata_store import MetadataWriter
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.metadata.recovery_gate import RecoveryGate
 from shardwright.shardd.metadata.refresh import MetadataRefresher
 from shardwright.shardd.orphans.range_deletion_tasks import RangeDeletionTasks
 from shardwright.sharding.routing_table import RoutingTable

@@ -6,8 +6,7 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from shardwright.shardd.metadata.stale_errors import stale_config, stale_reply
-from shardwright.sharding.versions import UNSHARDED
+from shardwright.sharding.versions import UNSHARDED, stale_config, stale_reply
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request

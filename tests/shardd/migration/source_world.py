@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import describe
-from shardwright.shardd.migration.source.clone_source import CloneSource, TransferredMods
+from shardwright.shardd.migration.donor.clone_source import CloneSource, TransferredMods
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.key_order import encode_key
 from shardwright.sharding.namespace import Namespace

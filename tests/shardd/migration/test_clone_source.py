@@ -14,8 +14,8 @@ from bson.min_key import MinKey
 from bson.timestamp import Timestamp
 
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
-from shardwright.shardd.migration.source.clone_source import CloneSource
-from shardwright.shardd.migration.source.range_documents import RangeDigest, digest
+from shardwright.shardd.migration.donor.clone_source import CloneSource
+from shardwright.shardd.migration.donor.range_documents import RangeDigest, digest
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document

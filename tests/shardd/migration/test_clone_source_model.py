@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 
-from shardwright.shardd.migration.source import clone_source, range_documents
+from shardwright.shardd.migration.donor import clone_source, range_documents
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.sampling import many
@@ -18,7 +18,7 @@ from tests.shardd.migration.source_world import Document, Recipient, Transaction
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
-    from shardwright.shardd.migration.source.clone_source import CloneSource
+    from shardwright.shardd.migration.donor.clone_source import CloneSource
 
 _BLOCKED_MS = 50
 

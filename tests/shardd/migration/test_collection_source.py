@@ -6,7 +6,7 @@ import trio.testing
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.local_mongod.local_collections import describe
-from shardwright.shardd.migration.database.collection_source import CollectionSource
+from shardwright.shardd.migration.donor.database_source import CollectionSource
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from shardwright.shardd.migration.database import database_receipt
-from shardwright.shardd.migration.database.database_receipt import DatabaseReceipt
+from shardwright.shardd.migration.recipient import database_receipt
+from shardwright.shardd.migration.recipient.database_receipt import DatabaseReceipt
 from shardwright.wire.error_codes import ErrorCode
 
 

@@ -8,11 +8,11 @@ import pytest
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
-from shardwright.shardd.migration.source.oplog_entries import EntryKind, WatchedCollection
+from shardwright.shardd.migration.donor.oplog_entries import EntryKind, WatchedCollection
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.timestamps import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardwright.shardd.migration.source.clone_source import BatchNumbers
-from shardwright.shardd.migration.source.oplog_follower import TouchedIds
+from shardwright.shardd.migration.donor.clone_source import BatchNumbers
+from shardwright.shardd.migration.donor.oplog_follower import TouchedIds
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 

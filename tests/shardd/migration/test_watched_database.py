@@ -7,8 +7,7 @@ import bson
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
-from shardwright.shardd.migration.database.watched_database import WatchedDatabase
-from shardwright.shardd.migration.source.oplog_entries import EntryKind
+from shardwright.shardd.migration.donor.oplog_entries import EntryKind, WatchedDatabase
 
 MOVED, OTHER = uuid4(), uuid4()
 ID_ELEMENT = b"\x10_id\0\x07\0\0\0"

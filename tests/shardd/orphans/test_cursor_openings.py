@@ -9,9 +9,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from shardwright.shardd.orphans import cursor_openings
-from shardwright.shardd.orphans.cursor_kinds import Shown, shown_by
-from shardwright.shardd.orphans.cursor_openings import Opening, may_match, opening_of
+from shardwright.shardd.orphans import cursor_kinds
+from shardwright.shardd.orphans.cursor_kinds import Opening, Shown, may_match, opening_of, shown_by
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.shard_key import ShardKeyPattern
@@ -77,18 +76,18 @@ def test_when_a_read_needs_a_complete_filter(command: dict[str, Any], expected: 
 
 
 def test_nothing_is_decoded_of_pipelines_that_read_everything_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor_openings, "decode_value", None)
+    monkeypatch.setattr(cursor_kinds, "decode_value", None)
     pipeline = [{"$match": {"x": 1}}, {"$set": {"a": 1}}, {"$group": {"_id": "$x"}}]
     command = {"aggregate": "c", "pipeline": pipeline, "cursor": {}}
     assert opening_of(request(command), PATTERN) is UNFILTERED
 
 
 def test_the_kind_of_a_long_pipeline_is_not_remembered() -> None:
-    cursor_openings._known_kind.cache_clear()
+    cursor_kinds._known_kind.cache_clear()
     for length, known in ((10, 1), (10_000, 1)):
         stage = {"$replaceRoot": {"newRoot": {"text": "x" * length}}}
         assert opening_of(request({"aggregate": "c", "pipeline": [stage], "cursor": {}}), PATTERN) is IF_OPEN
-        assert cursor_openings._known_kind.cache_info().currsize == known
+        assert cursor_kinds._known_kind.cache_info().currsize == known
 
 
 @pytest.mark.parametrize(

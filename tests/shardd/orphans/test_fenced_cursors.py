@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.user_names import SYSTEM, UserName
+from shardwright.daemon.users import SYSTEM, UserName
 from shardwright.shardd.orphans import fenced_cursor, fenced_cursors
 from shardwright.shardd.orphans.fenced_cursor import is_well_formed
 from shardwright.shardd.orphans.fenced_cursors import FencedCursors
@@ -36,7 +36,7 @@ from tests.integration.waiting import eventually
 from tests.shardd.lone_mongod import LoneMongod
 
 if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.upstream import Upstream
+    from shardwright.daemon.sidecar.mongod import Upstream
 
 PATTERN: Final = ShardKeyPattern.from_mapping({"key": 1})
 OWNED: Final = list(range(20))

@@ -6,7 +6,7 @@ from typing import Any
 import bson
 import pytest
 
-from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.daemon.users import RESERVED_SESSION_IDS
 from shardwright.shardd.orphans.filtered_commands import hiding_moves, with_ownership
 from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.sharding.chunks import ChunkRange

@@ -15,7 +15,7 @@ from pymongo.cursor import Cursor
 from pymongo.errors import CursorNotFound
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.range_scan import OWN_CURSOR_COMMENT
+from shardwright.shardd.local_mongod.shard_key_index import OWN_CURSOR_COMMENT
 from shardwright.shardd.orphans.open_cursors import InheritedCursors, OpenCursors, client_cursors, now
 from tests.shardd.lone_mongod import LoneMongod
 

@@ -20,9 +20,8 @@ from shardwright.shardd.orphans.range_deletion_tasks import (
 from shardwright.shardd.range_deleter.range_deleter import ready_seconds, remaining_seconds
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.rawbson import encode_document
 
 UUID_NOW = uuid4()

@@ -11,7 +11,7 @@ from bson.binary import Binary, UuidRepresentation
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 
-from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.daemon.users import RESERVED_SESSION_IDS
 from tests.fail_points import fail_point
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Client, MiniCluster, mini_cluster

@@ -16,13 +16,13 @@ from shardwright.shardd.orphans.ownership_filter import OwnershipFilter
 from shardwright.shardd.orphans.range_deletion_tasks import (
     CLEAN_DELAYED,
     KeyRange,
+    KnownDeletion,
     RangeDeletionTask,
     RangeDeletionTasks,
 )
-from shardwright.shardd.range_deleter import range_deleter, range_deletions
-from shardwright.shardd.range_deleter.known_deletions import KnownDeletion
+from shardwright.shardd.range_deleter import range_deleter, range_deleter_service
 from shardwright.shardd.range_deleter.range_deleter import RangeDeleter
-from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.range_deleter.range_deleter_service import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.shardd.orphans.test_orphan_ranges import UUID_NOW, bound, table
@@ -166,8 +166,8 @@ async def test_a_range_whose_hiding_failed_is_hidden_when_it_is_registered_again
             raise failures.pop()
         hidden.append(ranges)
 
-    monkeypatch.setattr(range_deletions, "hide_from_older_readers", hide)
-    monkeypatch.setattr(range_deletions, "RangeDeletionStore", lambda _mongod: Store())
+    monkeypatch.setattr(range_deleter_service, "hide_from_older_readers", hide)
+    monkeypatch.setattr(range_deleter_service, "RangeDeletionStore", lambda _mongod: Store())
     unused: Any = None
     deletions = RangeDeletions(Shard(), unused, unused, trio.lowlevel.checkpoint)  # type: ignore[arg-type]
     incoming = task(pending=True)

@@ -12,14 +12,14 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.resharding import donor_pull
 from shardwright.shardd.resharding.donor_pull import DonorPull
-from shardwright.shardd.resharding.recipient_writer import PullProgress
+from shardwright.shardd.resharding.local_documents import PullProgress
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.resharding_operation import ReshardingStatistics
 
 if TYPE_CHECKING:
     from shardwright.shardd.context.shard_context import ShardContext
-    from shardwright.shardd.resharding.recipient_writer import RecipientWriter
-    from shardwright.sharding.resharding.participation import Participation
+    from shardwright.shardd.resharding.local_documents import RecipientWriter
+    from shardwright.sharding.resharding_participation import Participation
 
 OPENED_AT = Timestamp(5, 1)
 BATCH = [bson.encode({"_id": 1})]

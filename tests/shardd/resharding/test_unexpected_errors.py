@@ -2,7 +2,7 @@
 
 import trio
 
-from shardwright.shardd.cluster.network import as_command_error
+from shardwright.shardd.exchange.remote_sets import as_command_error
 from shardwright.shardd.resharding.recipient import ReshardingRecipient
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError

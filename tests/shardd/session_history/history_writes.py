@@ -13,8 +13,8 @@ from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.shardd.session_history.oplog_history import HistoryReader
 from shardwright.shardd.session_history.statement import ExecutedStatement
 from shardwright.sharding.chunks import ChunkRange
+from shardwright.sharding.logical_sessions import NO_USER
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.session_cache import NO_USER
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.message import op_msg

@@ -8,8 +8,8 @@ import pytest
 from bson.timestamp import Timestamp
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.shardd.local_mongod.range_scan import all_documents
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSessions
+from shardwright.shardd.local_mongod.shard_key_index import all_documents
 from shardwright.shardd.session_history.donor_history import BATCH_BYTES_MAX
 from shardwright.shardd.session_history.session_chains import OPLOG
 from shardwright.shardd.session_history.statement import INCOMPLETE_HISTORY, ExecutedStatement

@@ -19,6 +19,7 @@ from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import MiniCluster, mini_cluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from tests.shardd.session_history.history_writes import Session, reply_to
+from tests.transports import new_transport
 
 LOW, HIGH = {"a": 0}, {"a": 10}
 
@@ -43,7 +44,7 @@ class MovingRange:
 
         async def main() -> dict[str, Any]:
             with trio.fail_after(60):
-                connection = await Connection.open(address, handshake=handshake_document("tests"))
+                connection = await Connection.open(new_transport(), address, handshake=handshake_document("tests"))
                 try:
                     version = self.sharded.version(shard)
                     return await reply_to(connection, self.sharded.db, {**command, "shardVersion": version})
@@ -198,7 +199,9 @@ def test_another_member_of_the_recipient_knows_it(tmp_path: Path) -> None:
             async def retry() -> dict[str, Any]:
                 assert client.primary is not None
                 host, port = client.primary
-                connection = await Connection.open(f"{host}:{port}", handshake=handshake_document("tests"))
+                connection = await Connection.open(
+                    new_transport(), f"{host}:{port}", handshake=handshake_document("tests")
+                )
                 try:
                     command = {**session.write(1, insert(1, 2)), "shardVersion": version}
                     return await reply_to(connection, "members", command)

@@ -15,10 +15,11 @@ from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.session_history.migrated_history import HistoryTable
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.transport.client import Connection, handshake_document
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from tests.shardd.mini_cluster import Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
 from tests.shardd.session_history.history_writes import Session, donor_history, drained, reply_to
+from tests.transports import new_transport
 
 Command = dict[str, Any]
 
@@ -197,7 +198,7 @@ class Moved:
 
 @asynccontextmanager
 async def connection(address: str) -> AsyncIterator[Connection]:
-    opened = await Connection.open(address, handshake=handshake_document("tests"))
+    opened = await Connection.open(new_transport(), address, handshake=handshake_document("tests"))
     try:
         yield opened
     finally:
@@ -208,7 +209,7 @@ async def connection(address: str) -> AsyncIterator[Connection]:
 async def mongod_of(member: Member) -> AsyncIterator[LocalMongod]:
     """A shard's mongod as its daemon sees it."""
     async with trio.open_nursery() as nursery:
-        pools = ConnectionPools(lambda: handshake_document("tests"))
+        pools = ConnectionPools(new_transport(), lambda: handshake_document("tests"))
         nursery.start_soon(pools.run)
         yield LocalMongod(pools, member.mongod_plan.address, member.mongod_plan.address)
         nursery.cancel_scope.cancel()

@@ -20,9 +20,8 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.splitting.auto_splitter import RETRY_SECONDS, SETTINGS_SECONDS_MAX, AutoSplitter
 from shardwright.shardd.splitting.chunk_splitter import ChunkBounds, ChunkSplitter, Outcome
-from shardwright.shardd.splitting.settings import SplitSettings
-from shardwright.sharding.routing_table import RoutingTable
-from shardwright.sharding.sharded_collection import ShardedCollection
+from shardwright.shardd.splitting.growth import SplitSettings
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg, reply_document

@@ -19,10 +19,9 @@ from bson.timestamp import Timestamp
 
 from shardwright.shardd.splitting import chunk_splitter
 from shardwright.shardd.splitting.chunk_splitter import ChunkSplitter, Outcome
-from shardwright.shardd.splitting.settings import SplitSettings
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.shardd.splitting.growth import SplitSettings
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from tests.sharding.chunk_worlds import COLLECTION, bound, chunk, key
 
 if TYPE_CHECKING:

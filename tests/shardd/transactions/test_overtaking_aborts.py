@@ -12,9 +12,8 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.user_write_block import GlobalLock
-from shardwright.shardd.transactions.endings import TransactionEndings
 from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
-from shardwright.shardd.transactions.statements import TransactionStatements
+from shardwright.shardd.transactions.statements import TransactionEndings, TransactionStatements
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
@@ -23,7 +22,7 @@ from shardwright.wire.transport.client import decode_reply
 from tests.shardd.transactions.requests import request_of
 
 if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.upstream import Upstream
+    from shardwright.daemon.sidecar.mongod import Upstream
     from shardwright.wire.transport.client_connection import ClientConnection
 
 IDENTITY = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}

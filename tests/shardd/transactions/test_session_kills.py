@@ -14,7 +14,7 @@ from shardwright.daemon.sidecar.user_write_block import GlobalLock
 from shardwright.shardd.transactions.open_transactions import OpenTransaction, OpenTransactions
 from shardwright.shardd.transactions.session_keys import is_killed_by, session_key
 from shardwright.shardd.transactions.statements import TransactionStatements
-from shardwright.sharding.session_cache import NO_USER
+from shardwright.sharding.logical_sessions import NO_USER
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import op_msg
 from shardwright.wire.rawbson import index
@@ -23,7 +23,7 @@ from shardwright.wire.transport.client import decode_reply
 from tests.shardd.transactions.requests import request_of
 
 if TYPE_CHECKING:
-    from shardwright.daemon.sidecar.upstream import Upstream
+    from shardwright.daemon.sidecar.mongod import Upstream
     from shardwright.wire.transport.client_connection import ClientConnection
 
 Command = dict[str, Any]

@@ -13,7 +13,7 @@ from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.two_phase_commit.commit_state import Abort, Commit, CommitState, Step, TransactionId
 from shardwright.shardd.two_phase_commit.transaction_coordinator import TransactionCoordinator
-from shardwright.sharding.session_cache import NO_USER
+from shardwright.sharding.logical_sessions import NO_USER
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, ConnectionClosedError
 

@@ -10,20 +10,27 @@ import trio
 
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.metrics import Metrics
-from shardwright.shardd.cluster.network import as_command_error, is_transient
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.migration.active_migrations import ActiveDonorMigration, ActiveMigrations, DonorMigrationKey
-from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.completion import Completion, decide
-from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
+from shardwright.shardd.exchange.remote_sets import as_command_error, is_transient
+from shardwright.shardd.migration.active_migrations import (
+    ActiveDonorMigration,
+    ActiveMigrations,
+    DonorMigrationKey,
+    MigrationCoordinatorDocument,
+    MigrationParameters,
+)
+from shardwright.shardd.migration.donor.commit import Completion, DonorCriticalSection, decide, wait_outcome
+from shardwright.shardd.migration.donor.donor_state import DonorStep, DonorStore, MigrationAttempts, Steps
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
-from shardwright.shardd.migration.donor.outcome import wait_outcome
-from shardwright.shardd.migration.donor.plan import MovePlan, check_size, new_coordinator, new_range_deletion, plan_move
-from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.migration.donor.steps import DonorStep, Steps
-from shardwright.shardd.migration.donor.store import DonorStore, MigrationAttempts
-from shardwright.shardd.migration.throttling import MigrationParameters
-from shardwright.shardd.range_deleter.range_deletions import RangeDeletions
+from shardwright.shardd.migration.donor.move_range import (
+    MovePlan,
+    MoveRangeRequest,
+    check_size,
+    new_coordinator,
+    new_range_deletion,
+    plan_move,
+)
+from shardwright.shardd.range_deleter.range_deleter_service import RangeDeletions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -109,7 +116,7 @@ class DonorService:
     """The migrations in which this shard is the donor.
 
     Args:
-        wait_for_commits: see `DonorCriticalSection.try_block_writes`.
+        wait_for_commits: waits for cross-shard commits whose session history moves with the range.
 
     Attributes:
         migration: the active one, once it has been checked and persisted.

@@ -1,6 +1,6 @@
 """The donor's side of one migration, from the first attempt at the clone to its outcome.
 
-`donor_service` runs the steps before it, `completion` the steps after it. The steps and their order are as in MongoDB's
+`donor_service` runs the steps before it, `Completion` the steps after it. The steps and their order are as in MongoDB's
 ``MigrationSourceManager``. `donor_operation` is its entry in ``currentOp``.
 """
 
@@ -12,30 +12,35 @@ from typing import Any, Final
 import trio
 
 from shardwright.daemon.backoff import Backoff
-from shardwright.shardd.cluster.network import as_command_error
-from shardwright.shardd.context.current_op_entry import operation_entry
+from shardwright.daemon.current_op import operation_entry
 from shardwright.shardd.context.fail_point_names import (
     FAIL_MIGRATION_COMMIT,
     HANG_AFTER_BLOCKING_WRITES,
     HANG_BEFORE_LEAVING_CRITICAL_SECTION,
 )
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
-from shardwright.shardd.migration.documents import MigrationCoordinatorDocument, new_session_id
-from shardwright.shardd.migration.donor.critical_section import DonorCriticalSection
-from shardwright.shardd.migration.donor.outcome import commit_on_config, wait_outcome
-from shardwright.shardd.migration.donor.plan import MovePlan
-from shardwright.shardd.migration.donor.recipient_link import (
+from shardwright.shardd.exchange.remote_sets import as_command_error
+from shardwright.shardd.metadata.critical_sections import Drain
+from shardwright.shardd.migration.active_migrations import (
+    ActiveDonorMigration,
+    MigrationCoordinatorDocument,
+    MigrationParameters,
+    new_session_id,
+)
+from shardwright.shardd.migration.donor.clone_source import CloneSource
+from shardwright.shardd.migration.donor.commit import DonorCriticalSection, commit_on_config, wait_outcome
+from shardwright.shardd.migration.donor.donor_state import (
     BacklogLimit,
+    DonorStep,
+    DonorStore,
+    MigrationAttempts,
     RecipientLink,
     RecipientLostError,
     RecipientStatus,
+    Steps,
     verify_range,
 )
-from shardwright.shardd.migration.donor.steps import DonorStep, Steps
-from shardwright.shardd.migration.donor.store import DonorStore, MigrationAttempts
-from shardwright.shardd.migration.source.clone_source import CloneSource
-from shardwright.shardd.migration.throttling import MigrationParameters
+from shardwright.shardd.migration.donor.move_range import MovePlan
 from shardwright.shardd.session_history.donor_history import DonorHistory
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -76,7 +81,7 @@ class DonorMigration:
 
     Args:
         attempts: the attempts of earlier terms.
-        wait_for_commits: see `DonorCriticalSection.try_block_writes`.
+        wait_for_commits: waits for cross-shard commits whose session history moves with the range.
 
     Attributes:
         attempts: all attempts so far.
@@ -161,7 +166,9 @@ class DonorMigration:
 
         After a cancellation it may still be in effect, and the caller has to leave it.
         """
-        section = DonorCriticalSection(self._context, self.coordinator)
+        # Commits count as transactions: both delay the section for as long as other shards take.
+        commits = Drain(self._wait_for_commits, has_transactions=lambda: True)
+        section = DonorCriticalSection(self._context, self.coordinator, commits)
         outcome = Outcome()
         try:
             with self._abortable:
@@ -267,15 +274,16 @@ class DonorMigration:
         self.attempts = self.attempts.with_critical_section()
         await self._store.save_attempts(self.attempts)
         backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
-        while not await section.try_block_writes(self._wait_for_commits):
+        while not await section.try_block_writes():
             # A write takes long. Other writes must not wait for it, and changes for the recipient must not pile up.
             self._logger.info("Writes in progress are delaying a critical section")
             await backoff.pause()
             await self._wait_caught_up(source)
+        section.finish("drain")
         with trio.move_on_after(COMMIT_SECONDS_MAX):
             await section.notify_secondaries()
             await self._context.fail_points.hang_while(HANG_AFTER_BLOCKING_WRITES)
-            await source.wait_followed(await section.last_write_time())
+            await source.wait_followed(await self._context.mongod.operation_time())
             section.finish("follow")
             self.status = await self.recipient.commit(self.session_id)
             section.finish("recipient")

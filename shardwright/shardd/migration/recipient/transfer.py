@@ -20,19 +20,36 @@ import trio
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.shardd.context.fail_point_names import FAIL_MIGRATION_RECEIVED_OUT_OF_RANGE_OPERATION
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.local_mongod.config_collection import LOCAL_WRITE_CONCERN
-from shardwright.shardd.local_mongod.range_scan import is_range_empty
+from shardwright.shardd.local_mongod.local_collections import LOCAL_WRITE_CONCERN
 from shardwright.shardd.local_mongod.reserved_sessions import ReservedSession, ReservedSessions
-from shardwright.shardd.migration.recipient.checkpoint import CheckpointKeeper
-from shardwright.shardd.migration.recipient.clone import Cloner, cut, run_together
-from shardwright.shardd.migration.recipient.collection_copy import DonorCollection, copy_collection, describe_on_donor
-from shardwright.shardd.migration.recipient.critical_section import RecipientCriticalSection
-from shardwright.shardd.migration.recipient.donor_link import CloneBatch, DonorLink, Modifications, RecipientPeers
-from shardwright.shardd.migration.recipient.range_writer import RangeWriter, delete_received, wait_range_free
-from shardwright.shardd.migration.recipient.request import ReceiveRequest
-from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus, RecipientStep, Steps
+from shardwright.shardd.local_mongod.shard_key_index import is_range_empty
+from shardwright.shardd.migration.recipient.clone import (
+    Cloner,
+    RangeWriter,
+    cut,
+    delete_received,
+    run_together,
+    wait_range_free,
+)
+from shardwright.shardd.migration.recipient.donor_link import (
+    CloneBatch,
+    DonorCollection,
+    DonorLink,
+    Modifications,
+    RecipientPeers,
+    copy_collection,
+    describe_on_donor,
+)
+from shardwright.shardd.migration.recipient.recipient_state import CheckpointKeeper, RecipientCriticalSection
+from shardwright.shardd.migration.recipient.recv_chunk import (
+    ReceiveRequest,
+    ReceiveState,
+    ReceiveStatus,
+    RecipientStep,
+    Steps,
+)
 from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_NOW, RangeDeletionTask
-from shardwright.shardd.range_deleter.batches import delete_statement
+from shardwright.shardd.range_deleter.range_deleter import delete_statement
 from shardwright.shardd.session_history.migrated_history import HistoryPull
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.chunks import ChunkRange
@@ -40,7 +57,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 
 if TYPE_CHECKING:
-    from shardwright.shardd.migration.recipient.checkpoint import MigrationCheckpoint
+    from shardwright.shardd.migration.recipient.recipient_state import MigrationCheckpoint
 
 
 _DELETED_AT_ONCE: Final = 1_000

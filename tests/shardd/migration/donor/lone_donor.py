@@ -12,14 +12,14 @@ from trio.testing import MockClock
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.metadata.namespace_state import NamespaceState
-from shardwright.shardd.migration.active_migrations import ActiveDonorMigration
-from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
+from shardwright.shardd.migration.active_migrations import (
+    ActiveDonorMigration,
+    MigrationCoordinatorDocument,
+    MigrationParameters,
+)
+from shardwright.shardd.migration.donor.donor_state import MigrationAttempts, RecipientLink, RecipientStatus, Steps
 from shardwright.shardd.migration.donor.migration import DonorMigration, Outcome
-from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientStatus
-from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.migration.donor.steps import Steps
-from shardwright.shardd.migration.donor.store import MigrationAttempts
-from shardwright.shardd.migration.throttling import MigrationParameters
+from shardwright.shardd.migration.donor.move_range import MoveRangeRequest
 from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
@@ -29,7 +29,7 @@ from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
     from shardwright.shardd.context.shard_context import ShardContext
-    from shardwright.shardd.migration.donor.plan import MovePlan
+    from shardwright.shardd.migration.donor.move_range import MovePlan
 
 NAMESPACE = Namespace.parse("db.c")
 PATTERN = ShardKeyPattern.from_mapping({"a": 1})
@@ -100,10 +100,9 @@ class Mongod:
     def __init__(self) -> None:
         self.written: dict[str, Mapping[str, Any]] = {}
 
-    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a ``ping``."""
-        assert command == {"ping": 1}
-        return {"operationTime": Timestamp(1, 1)}
+    async def operation_time(self) -> Timestamp:
+        """Return the time of the last write."""
+        return Timestamp(1, 1)
 
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Save a document."""

@@ -6,8 +6,8 @@ from uuid import uuid4
 import bson
 from bson import Int64, MinKey, ObjectId
 
-from shardwright.shardd.migration.donor.request import MoveRangeRequest
-from shardwright.shardd.migration.donor.store import MigrationAttempts
+from shardwright.shardd.migration.donor.donor_state import MigrationAttempts
+from shardwright.shardd.migration.donor.move_range import MoveRangeRequest
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.rawbson import VALUE_CODEC, encode_document
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from shardwright.shardd.migration.donor.recipient_link import BacklogLimit
+from shardwright.shardd.migration.donor.donor_state import BacklogLimit
 
 if TYPE_CHECKING:
-    from shardwright.shardd.migration.source.clone_source import CloneSource
+    from shardwright.shardd.migration.donor.clone_source import CloneSource
 
 
 @dataclass
@@ -28,7 +28,7 @@ def is_met(limit: BacklogLimit, source: Source) -> bool:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which changes only if the test changes it."""
     now = [1000.0]
-    monkeypatch.setattr("shardwright.shardd.migration.donor.recipient_link.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("shardwright.shardd.migration.donor.donor_state.time.monotonic", lambda: now[0])
     return now
 
 

@@ -4,8 +4,8 @@ import pytest
 import trio
 from pymongo.errors import OperationFailure
 
+from shardwright.shardd.migration.donor.donor_state import RecipientLostError, RecipientStatus
 from shardwright.shardd.migration.donor.migration import ATTEMPTS_MAX, COMMIT_SECONDS_MAX
-from shardwright.shardd.migration.donor.recipient_link import RecipientLostError, RecipientStatus
 from shardwright.wire.error_codes import ErrorCode
 from tests.shardd.migration.donor.lone_donor import LoneDonor, Recipient
 from tests.shardd.migration.donor.moving import LOW, TOP, Move, changes, daemon, migrations_left, stopped_move

@@ -7,9 +7,8 @@ import bson
 import pytest
 import trio
 
+from shardwright.shardd.migration.donor.donor_state import DonorStep, RecipientStatus
 from shardwright.shardd.migration.donor.migration import PROGRESS_SECONDS
-from shardwright.shardd.migration.donor.recipient_link import RecipientStatus
-from shardwright.shardd.migration.donor.steps import DonorStep
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.shardd.migration.donor.lone_donor import ESTIMATE, LoneDonor, Recipient

@@ -6,16 +6,14 @@ from uuid import uuid4
 import pytest
 from bson import ObjectId, Timestamp
 
-from shardwright.shardd.migration.documents import MigrationCoordinatorDocument
-from shardwright.shardd.migration.donor.plan import MovePlan
-from shardwright.shardd.migration.donor.recipient_link import RecipientLink, RecipientLostError, RecipientStatus
-from shardwright.shardd.migration.donor.request import MoveRangeRequest
+from shardwright.shardd.migration.active_migrations import MigrationCoordinatorDocument
+from shardwright.shardd.migration.donor.donor_state import RecipientLink, RecipientLostError, RecipientStatus
+from shardwright.shardd.migration.donor.move_range import MovePlan, MoveRangeRequest
 from shardwright.shardd.orphans.range_deletion_tasks import KeyRange
 from shardwright.sharding.chunks import ChunkPlacement, ChunkRange
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document

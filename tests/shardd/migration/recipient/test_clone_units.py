@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.daemon.operation_metrics import OK, OperationMetrics
-from shardwright.shardd.migration.documents import MigrationAttempt
-from shardwright.shardd.migration.recipient.checkpoint import MigrationCheckpoint
+from shardwright.shardd.migration.active_migrations import HEAVY_OPERATIONS_PER_SECOND, ClientLoad, MigrationAttempt
 from shardwright.shardd.migration.recipient.clone import (
     PIECE_BYTES_MAX,
     PIECE_DOCUMENTS_MAX,
@@ -30,9 +29,8 @@ from shardwright.shardd.migration.recipient.clone import (
     run_together,
 )
 from shardwright.shardd.migration.recipient.donor_link import CloneBatch
-from shardwright.shardd.migration.recipient.request import ReceiveRequest
-from shardwright.shardd.migration.recipient.status import ReceiveState, ReceiveStatus
-from shardwright.shardd.migration.throttling import HEAVY_OPERATIONS_PER_SECOND, ClientLoad
+from shardwright.shardd.migration.recipient.recipient_state import MigrationCheckpoint
+from shardwright.shardd.migration.recipient.recv_chunk import ReceiveRequest, ReceiveState, ReceiveStatus
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.shard_key import ShardKeyPattern

@@ -2,12 +2,17 @@
 
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 from bson import ObjectId, Timestamp
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
+from shardwright.shardd.metadata.namespace_state import NamespaceState
+from shardwright.shardd.migration.recipient.recipient_state import RecipientCriticalSection
+from shardwright.wire.errors import BackendError
 from tests.fail_points import fail_point
 from tests.shardd.migration.recipient.receiving import Receiving, documents
 
@@ -126,6 +131,28 @@ def test_a_commit_that_takes_too_long_is_undone(receiving: Receiving) -> None:
         committing.join()
     assert receiving.config("migrationRecipients") == receiving.config("collection_critical_sections") == []
     assert versioned(receiving, READ)["ok"]
+
+
+async def test_its_restoration_can_be_repeated_after_an_error() -> None:
+    """A primary repeats the beginning of its term until mongod answers."""
+    state = NamespaceState("d.c", "me")
+
+    async def command(*_: object) -> dict[str, Any]:
+        if not failures:
+            failures.append(BackendError("mongod", "no answer", sent=True))
+            raise failures[0]
+        return {"cursor": {"firstBatch": [{"_id": "d.c", "reason": reason, "blockReads": True}]}}
+
+    failures: list[BackendError] = []
+    reason = {"recvChunk": 1, "sessionId": "donor_recipient_1"}
+    context: Any = SimpleNamespace(mongod=SimpleNamespace(command=command), namespace=lambda _: state)
+    recipient: Any = SimpleNamespace(namespace="d.c", session_id=reason["sessionId"])
+    with pytest.raises(BackendError):
+        await RecipientCriticalSection(context, recipient).restore()
+    with trio.fail_after(10):
+        assert await RecipientCriticalSection(context, recipient).restore()
+    assert state.critical_section is not None
+    assert state.critical_section.blocks_reads
 
 
 def _ignore_errors(function: Any) -> None:  # noqa: ANN401 - any function

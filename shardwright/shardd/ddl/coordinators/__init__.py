@@ -1,1 +1,0 @@
-"""DDL coordinators, persisted so that they are finished or undone after a failover."""

@@ -1,1 +1,0 @@
-"""Tests of `shardd.key_statistics`."""
