@@ -1,4 +1,4 @@
-"""Reads of the catalog on the config servers, with a time limit, and commands there."""
+"""Client of the config servers: catalog reads with a time limit, commands, and the cluster's feature version."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,9 +6,18 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from shardwright.sharding.catalog.config_time import observe_command, observe_read, read_after
-from shardwright.sharding.catalog.reads import CatalogRead, CatalogReads, Result, find_in_catalog
+from shardwright.sharding.catalog.reads import (
+    CatalogRead,
+    CatalogReads,
+    Result,
+    find_in_catalog,
+    observe_command,
+    observe_read,
+    read_after,
+    read_feature_version,
+)
 from shardwright.sharding.clock import VectorClock
+from shardwright.sharding.feature_version import INTERVAL_SECONDS
 from shardwright.wire.cursor_batch import DocumentSink
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
@@ -16,8 +25,8 @@ from shardwright.wire.logger import get_logger
 from shardwright.wire.rawbson import Span
 from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED, ReadPreference
 from shardwright.wire.transport.cursor import REPLY_SECONDS_MAX
+from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 from shardwright.wire.transport.replica_set import ReplicaSetClient
-from shardwright.wire.transport.request_loop import in_own_task, may_run_in_reactor
 
 logger = get_logger("config_servers")
 
@@ -35,6 +44,9 @@ Long enough for a read to reach another member after a frozen primary has not an
 """
 
 Answer = TypeVar("Answer")
+
+_RETRY_SECONDS: Final = 5.0
+"""Pause after a failure while the version is unknown."""
 
 
 class CatalogClient:
@@ -210,3 +222,14 @@ def _too_slow() -> CommandError:
 
 def _unreachable(error: BackendError) -> CommandError:
     return CommandError(ErrorCode.HostUnreachable, f"the config servers are not reachable: {error}")
+
+
+async def follow_feature_version(catalog: CatalogClient, adopt: Callable[[int], None]) -> None:
+    """Read the version at each interval until cancelled, and call ``adopt``, which may raise to end the daemon."""
+    is_known = False
+    while True:
+        version = await catalog.attempt(lambda: catalog.read(read_feature_version()))
+        if version is not None:
+            is_known = True
+            adopt(version)
+        await trio.sleep(INTERVAL_SECONDS if is_known else _RETRY_SECONDS)

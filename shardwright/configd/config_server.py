@@ -1,4 +1,8 @@
-"""The state of a config daemon: its mongod, and the term while the mongod is primary."""
+"""The state of a config daemon: its mongod, and the term while the mongod is primary.
+
+The first step of a new primary creates the catalog: collections, indexes and the identity of the cluster. All of it can
+be repeated, and is repeated at every step-up.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,42 +11,117 @@ from typing import Any, Final
 import trio
 from bson.objectid import ObjectId
 
-from shardwright.configd.balancer.balancer import Balancer
-from shardwright.configd.balancer.defragmentation.run import Defragmenter
-from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.catalog.catalog import Catalog, ChunkCensus
-from shardwright.configd.catalog.changelog import ChangeLog
-from shardwright.configd.catalog.feature_version import read_feature_version
-from shardwright.configd.catalog.initialization import initialize_catalog
-from shardwright.configd.catalog.transactions import gossip
-from shardwright.configd.resharding.running import resume_resharding
-from shardwright.configd.shards.shard_clients import ShardClients, handshake
-from shardwright.configd.shards.shard_hosts import ShardHosts
-from shardwright.configd.term.running_reshardings import RunningReshardings
-from shardwright.configd.term.term import FAIL_POINT_NAMES, Term
-from shardwright.configd.user_writes.coordinator import resume_user_write_block
+from shardwright.configd.balancer.balancer import Balancer, BalancerMetrics
+from shardwright.configd.balancer.defragmenter import Defragmenter
+from shardwright.configd.catalog.catalog import (
+    Catalog,
+    ChunkCensus,
+    check_feature_version,
+    follow_feature_version,
+    write_feature_version,
+)
+from shardwright.configd.catalog.transactions import ChangeLog, Commands, gossip
+from shardwright.configd.commands.cluster_settings import resume_user_write_block
+from shardwright.configd.resharding.coordinator import resume_resharding
+from shardwright.configd.term.shard_clients import ShardClients, ShardHosts, handshake
+from shardwright.configd.term.term import FAIL_POINT_NAMES, RunningReshardings, Term
 from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.shown_locks import ShownLocks
-from shardwright.daemon.sidecar.options import SidecarOptions
-from shardwright.daemon.sidecar.sidecar import Sidecar
+from shardwright.daemon.sidecar.sidecar import Sidecar, SidecarOptions
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.sharding.feature_version import EXTENSIONS
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.catalog.documents import CAPPED_BYTES, INDEXES, VersionEntry
+from shardwright.sharding.feature_version import EXTENSIONS, NEWEST
+from shardwright.sharding.resharding_operation import ReshardingStatistics
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.logger import get_logger
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.monitor import ReplicaSetMonitor
+from shardwright.wire.transport.pool import ConnectionPools
+from shardwright.wire.transport.transport import Transport
 
 logger = get_logger("configd")
+
+_DB: Final = "config"
+
+_MAJORITY: Final = {"w": "majority"}
+
+# Present in every MongoDB catalog, even if empty.
+_PLAIN_COLLECTIONS: Final = ("collections", "databases", "settings", "version")
+
+# Shards hold it; a config server does not.
+_NOT_HERE: Final = frozenset({"system.sessions"})
 
 _PROCESS: Final = "config"
 """The holder of the config servers' locks."""
 
 STEP_UP_SECONDS_MAX: Final = 20.0
 """Maximum wait of a command for a new primary to initialize the catalog."""
+
+
+async def initialize_catalog(mongod: Commands) -> ObjectId:
+    """Create everything that the catalog lacks; returns the id of the cluster.
+
+    Raises:
+        CommandError: mongod refused, for example because it is not primary any more; or
+            IncompatibleShardingConfigVersion, the catalog has another version.
+        BackendError: mongod does not answer.
+        UnfitClusterError: this daemon does not support the cluster's feature version.
+    """
+    cluster_id = await _read_cluster_id(mongod)
+    await check_feature_version(mongod)
+    for name, size in CAPPED_BYTES.items():
+        await _create(mongod, name, {"capped": True, "size": size})
+    for name in _PLAIN_COLLECTIONS:
+        await _create(mongod, name, {})
+    for name, indexes in INDEXES.items():
+        if name not in _NOT_HERE:
+            specifications = [index.to_specification() for index in indexes]
+            await mongod.command(
+                _DB,
+                {
+                    "createIndexes": name,
+                    "indexes": specifications,
+                    "commitQuorum": "majority",
+                    "writeConcern": _MAJORITY,
+                },
+            )
+    return cluster_id or await _write_cluster_id(mongod)
+
+
+async def _create(mongod: Commands, name: str, options: dict[str, Any]) -> None:
+    try:
+        await mongod.command(_DB, {"create": name, **options, "writeConcern": _MAJORITY})
+    except CommandError as error:
+        if error.code != ErrorCode.NamespaceExists:
+            raise
+
+
+async def _read_cluster_id(mongod: Commands) -> ObjectId | None:
+    reply = await mongod.command(
+        _DB, {"find": "version", "filter": {}, "limit": 1, "readConcern": {"level": "majority"}}
+    )
+    documents = reply["cursor"]["firstBatch"]
+    return VersionEntry.from_document(documents[0]).cluster_id if documents else None
+
+
+async def _write_cluster_id(mongod: Commands) -> ObjectId:
+    """Write the version document as the last step, so that a catalog with it is complete.
+
+    A new cluster starts with the newest feature version, because no older release has to read it.
+    """
+    await write_feature_version(mongod, NEWEST)
+    cluster_id = ObjectId()
+    insert = {
+        "insert": "version",
+        "documents": [VersionEntry(cluster_id).to_document()],
+        "writeConcern": _MAJORITY,
+    }
+    reply = await mongod.command(_DB, insert)
+    check_writes(reply)
+    return cluster_id
 
 
 class ConfigServer:
@@ -60,6 +139,7 @@ class ConfigServer:
     def __init__(
         self,
         options: SidecarOptions,
+        transport: Transport,
         conflicts: Counter,
         balancer_metrics: BalancerMetrics,
         on_mongod_lost: Callable[[], None],
@@ -71,8 +151,9 @@ class ConfigServer:
         self.fail_points = FailPoints(FAIL_POINT_NAMES)
         self.resharding_statistics = ReshardingStatistics()
         self.census = ChunkCensus()
-        self.pools = ConnectionPools(handshake)
+        self.pools = ConnectionPools(transport, handshake)
         self._changed = trio.Event()
+        self._initialization_error = ""
         self.sidecar = Sidecar(
             self.pools,
             mongod_socket=options.mongod_socket,
@@ -89,16 +170,7 @@ class ConfigServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.pools.run)
             nursery.start_soon(self.sidecar.run, self)
-            nursery.start_soon(self._check_feature_version)
-
-    async def _check_feature_version(self) -> None:
-        """End a daemon that does not support the cluster's feature version before its mongod becomes primary."""
-
-        async def read() -> None:
-            await read_feature_version(self.sidecar.mongod, may_be_secondary=True)
-
-        # A new set may not have elected its first primary yet, or the mongod is still starting.
-        await until_done(read, Backoff(first_seconds=0.1, seconds_max=1.0), _note_unread)
+            nursery.start_soon(follow_feature_version, self.sidecar.mongod)
 
     @property
     def connection_string(self) -> ConnectionString:
@@ -120,7 +192,10 @@ class ConfigServer:
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Initialize the catalog and start the tasks of a primary."""
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
-        cluster_id = await until_done(partial(self._initialize_catalog, term), backoff, partial(_log_failure, term))
+        cluster_id = await until_done(
+            partial(self._initialize_catalog, term), backoff, partial(self._note_failure, term)
+        )
+        self._initialization_error = ""
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
         self.census = ChunkCensus()
         mongod = self.sidecar.mongod
@@ -155,12 +230,23 @@ class ConfigServer:
         await self.sidecar.mongod.unanswered.wait_earlier_over(term)
         return await initialize_catalog(self.sidecar.mongod)
 
+    def _note_failure(self, term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
+        if _ends_term(error):
+            # If the step-down fails, the term and the attempts continue. Otherwise their task is cancelled.
+            logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
+            return
+        self._initialization_error = f": {error}"
+        logger.error(
+            "Could not initialize the catalog", term=term, error=str(error), retry_seconds=round(retry_seconds, 3)
+        )
+
     def on_step_down(self) -> None:
         """Interrupt the running operations."""
         if self.current_term is not None:
             self.current_term.end()
             self.current_term = None
         self.census = ChunkCensus()
+        self._initialization_error = ""
         self._announce_change()
 
     def not_ready_reason(self) -> str | None:
@@ -169,30 +255,20 @@ class ConfigServer:
         if reason is not None:
             return reason
         if self.sidecar.is_primary and self.current_term is None:
-            return "the catalog is being initialized"
+            return f"the catalog is being initialized{self._initialization_error}"
         return None
 
     def operations(self) -> list[dict[str, Any]]:
         """Return the daemon's own operations for ``currentOp``."""
         return [] if self.current_term is None else self.current_term.reshardings.operations()
 
+    def monitors(self) -> list[ReplicaSetMonitor]:
+        """Return the monitors of the shards; only a primary has them."""
+        return [] if self.current_term is None else self.current_term.shards.monitors()
+
     def _announce_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-def _log_failure(term: int, error: BackendError | CommandError, retry_seconds: float) -> None:
-    if _ends_term(error):
-        # If the step-down fails, the term and the attempts continue. Otherwise the task of the attempts is cancelled.
-        logger.info("Lost the primary role while initializing the catalog", term=term, error=str(error))
-    else:
-        logger.error(
-            "Could not initialize the catalog", term=term, error=str(error), retry_seconds=round(retry_seconds, 3)
-        )
-
-
-def _note_unread(error: BackendError | CommandError, retry_seconds: float) -> None:
-    logger.debug("Could not read the feature version", error=str(error), retry_seconds=round(retry_seconds, 3))
 
 
 def _ends_term(error: CommandError | BackendError) -> bool:

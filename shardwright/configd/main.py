@@ -8,7 +8,7 @@ from shardwright.daemon.signal_mask import mask_signals
 def main() -> int:
     """Run a config daemon until it receives a signal to shut down; returns the exit code."""
     mask_signals()
-    from shardwright.configd.command_line import run  # takes up to a second, in which a signal would kill the process
+    from shardwright.configd.service import run  # takes up to a second, in which a signal would kill the process
 
     return run()
 

@@ -12,7 +12,7 @@ from shardwright.config_servers.catalog_client import PATIENCE_SECONDS
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.catalog.reads import read_routing, read_shards
 from shardwright.sharding.clock import VectorClock
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import pack_timestamp
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.read_preference import PRIMARY, PRIMARY_PREFERRED

@@ -19,6 +19,7 @@ from shardwright.wire.message import reply_document
 from shardwright.wire.request import Request
 from shardwright.wire.transport.client_connection import ClientConnection
 from shardwright.wire.transport.server import Server
+from tests.transports import new_transport
 
 
 class FakeShard:
@@ -31,6 +32,7 @@ class FakeShard:
         databases: the result of listDatabases, with sizes in bytes.
         failures: errors by the name of the command that should fail with them.
         found: results of ``find``, by the collection.
+        members: further members in the configuration of the set.
         held: events by the name of the command whose replies wait for them.
         commands: the received commands, except hello.
         arrived: notified of each of them.
@@ -43,6 +45,7 @@ class FakeShard:
         self.databases: dict[str, int] = {}
         self.failures: dict[str, CommandError] = {}
         self.found: dict[str, list[dict[str, Any]]] = {}
+        self.members: list[dict[str, Any]] = []
         self.held: dict[str, threading.Event] = {}
         self.commands: list[dict[str, Any]] = []
         self.arrived = threading.Condition()
@@ -106,6 +109,10 @@ class FakeShard:
         databases = [{"name": name, "sizeOnDisk": size, "empty": False} for name, size in self.databases.items()]
         return {"databases": databases, "totalSize": sum(self.databases.values())}
 
+    def _configuration(self) -> dict[str, Any]:
+        hosts = [self.address, *(each for each in self._hello().get("hosts", ()) if each != self.address)]
+        return {"config": {"_id": self.set_name, "members": [*({"host": each} for each in hosts), *self.members]}}
+
     def _drop(self) -> dict[str, Any]:
         raise CommandError(ErrorCode.NamespaceNotFound, "ns not found")
 
@@ -113,6 +120,7 @@ class FakeShard:
 Shard = TypeVar("Shard", bound=FakeShard)
 
 _ANSWERS: Mapping[str, Callable[[FakeShard], dict[str, Any]]] = {
+    "replSetGetConfig": FakeShard._configuration,
     "listDatabases": FakeShard._list_databases,
     "drop": FakeShard._drop,
 }
@@ -138,7 +146,7 @@ def serving(kind: Callable[[str, str], Shard], *set_names: str) -> Iterator[dict
             token = trio.lowlevel.current_trio_token()
             stop.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
             for name, shard in shards.items():
-                await nursery.start(Server(shard).serve, listeners[name])
+                await nursery.start(Server(new_transport(), shard).serve, listeners[name])
             started.set()
 
     thread = threading.Thread(target=trio.run, args=(serve,))

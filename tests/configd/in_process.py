@@ -10,26 +10,24 @@ import bson
 import trio
 
 from shardwright.configd.catalog.catalog import Catalog
-from shardwright.configd.catalog.changelog import ChangeLog
-from shardwright.configd.catalog.initialization import initialize_catalog
-from shardwright.configd.catalog.transactions import Commands, gossip
-from shardwright.configd.dispatcher import run_config_command
-from shardwright.configd.shards.shard_clients import ShardClients, handshake
-from shardwright.configd.shards.shard_hosts import ShardHosts
-from shardwright.configd.term.running_reshardings import RunningReshardings
-from shardwright.configd.term.term import FAIL_POINT_NAMES, Term
+from shardwright.configd.catalog.transactions import ChangeLog, Commands, gossip
+from shardwright.configd.config_server import initialize_catalog
+from shardwright.configd.service import run_config_command
+from shardwright.configd.term.shard_clients import ShardClients, ShardHosts, handshake
+from shardwright.configd.term.term import FAIL_POINT_NAMES, RunningReshardings, Term
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.single_flight import SingleFlight
-from shardwright.sharding.resharding.statistics import ReshardingStatistics
+from shardwright.sharding.resharding_operation import ReshardingStatistics
 from shardwright.wire.errors import BackendError
 from shardwright.wire.frames import next_request_id
 from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from tests.configd.catalog_user import MAJORITY
 from tests.shardd.mini_cluster import Set
+from tests.transports import new_transport
 
 WRITES = frozenset({"applyOps", "insert", "update", "delete", "create", "createIndexes"})
 
@@ -125,7 +123,7 @@ async def in_process(
     """
     arguments = config_set.members[0].daemon.arguments
     socket_path = arguments[arguments.index("--mongod-socket") + 1]
-    pools = ConnectionPools(handshake)
+    pools = ConnectionPools(new_transport(), handshake)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pools.run)
         mongod = FaultyMongod(local_mongod(pools, socket_path))

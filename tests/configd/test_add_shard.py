@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from shardwright.configd.shards.shard_candidate import find_existing
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.configd.commands.shard_candidate import find_existing
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.host_and_port import ConnectionString
@@ -55,7 +55,7 @@ def test_add_shard_inserts_it_and_sends_its_identity(
 
 
 def test_add_shard_under_a_name(catalog: CatalogUser, candidate: FakeShard) -> None:
-    command = {"_configsvrAddShard": candidate.connection_string, "name": "chosen", "maxSize": 100}
+    command = {"_configsvrAddShard": candidate.connection_string, "name": "chosen", "maxSize": 100.0}
     assert catalog.run(command)["shardAdded"] == "chosen"
     assert catalog.run(command)["shardAdded"] == "chosen"
     assert len(candidate.received("_addShard")) == 1
@@ -106,6 +106,40 @@ def test_add_shard_can_be_repeated_after_an_interruption(catalog: CatalogUser, c
     catalog.run({"_configsvrAddShard": candidate.connection_string})
     first, second = candidate.received("_addShard")
     assert first["shardIdentity"] == second["shardIdentity"]
+
+
+def with_hidden_member(candidate: FakeShard, hidden: str) -> None:
+    """Add a hidden member, whose daemon has registered for a mongod, to the configuration of a set."""
+    candidate.members = [{"host": "mongod-of-hidden:1", "hidden": True}, {"host": "127.0.0.1:1", "arbiterOnly": True}]
+    candidate.found["sidecars"] = [{"_id": "mongod-of-hidden:1", "sidecar": hidden}]
+
+
+def test_add_shard_asks_hidden_members_for_their_feature_versions(catalog: CatalogUser, candidate: FakeShard) -> None:
+    with fake_shards("hidden") as fakes:
+        hidden = fakes["hidden"]
+        with_hidden_member(candidate, hidden.address)
+        hidden.hello = {"extensions": ["involvedNamespaces"]}
+        with pytest.raises(OperationFailure, match=f"the daemon {hidden.address} does not know") as failure:
+            catalog.run({"_configsvrAddShard": candidate.connection_string})
+        assert failure.value.code == ErrorCode.IncompatibleServerVersion
+        assert not candidate.received("_addShard")
+        hidden.hello = {}
+        catalog.run({"_configsvrAddShard": candidate.connection_string})
+
+
+@pytest.mark.parametrize(
+    ("daemon", "reason"),
+    [("127.0.0.1:1", "127.0.0.1:1 cannot be asked .*Errno 111"), ("", "mongod-of-hidden:1 cannot .*no daemon has reg")],
+    ids=["down", "without a daemon"],
+)
+def test_add_shard_refuses_members_that_cannot_be_asked(
+    catalog: CatalogUser, candidate: FakeShard, daemon: str, reason: str
+) -> None:
+    with_hidden_member(candidate, daemon)
+    with pytest.raises(OperationFailure, match=f"its member {reason}") as failure:
+        catalog.run({"_configsvrAddShard": candidate.connection_string})
+    assert failure.value.code == ErrorCode.NodeNotFound
+    assert not candidate.received("_addShard")
 
 
 def test_add_shard_of_a_known_set(catalog: CatalogUser, shards: dict[str, FakeShard]) -> None:

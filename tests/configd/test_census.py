@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 from trio.testing import MockClock
 
 from shardwright.configd.catalog.catalog import UNCHANGED_SECONDS_MAX, ChunkCensus
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import ShardEntry
 
 if TYPE_CHECKING:
     from shardwright.configd.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ from bson.min_key import MinKey
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from shardwright.configd.balancer.defragmentation.run import Defragmentation
+from shardwright.configd.balancer.defragmenter import Defragmentation
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.request import Request

@@ -7,12 +7,11 @@ import pytest
 import trio
 from bson.binary import Binary
 
-from shardwright.configd.resharding.coordinator import OperationOverError
-from shardwright.configd.resharding.running import run_operation
-from shardwright.configd.resharding.store import ReshardingStore
+from shardwright.configd.resharding.coordinator import OperationOverError, run_operation
+from shardwright.configd.resharding.transitions import ReshardingStore
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.resharding.operation_document import ReshardingOperation
-from shardwright.sharding.resharding.participation import Participation
+from shardwright.sharding.resharding_operation import ReshardingOperation
+from shardwright.sharding.resharding_participation import Participation
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -7,7 +7,7 @@ import pytest
 import trio
 from bson.objectid import ObjectId
 
-from shardwright.configd.catalog.initialization import initialize_catalog
+from shardwright.configd.config_server import initialize_catalog
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser

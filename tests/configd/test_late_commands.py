@@ -17,7 +17,7 @@ from shardwright.configd.catalog.transactions import Commands
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.fake_shard import fake_shards
 from tests.configd.in_process import WRITES, in_process

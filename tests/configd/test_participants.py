@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from shardwright.configd.resharding.participants import together
+from shardwright.configd.resharding.transitions import together
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 

@@ -7,7 +7,7 @@ import trio
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
-from shardwright.configd.commands import chunk_repairs
+from shardwright.configd.commands import chunk_commits
 from shardwright.wire.errors import CommandError
 from tests.configd.catalog_user import CatalogUser, Sharded
 from tests.configd.fake_shard import FakeShard
@@ -38,7 +38,7 @@ def test_an_interrupted_repair_goes_on_where_it_stopped(
     config_set: Set,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunk_repairs, "CHUNKS_PER_STEP", 2)
+    monkeypatch.setattr(chunk_commits, "CHUNKS_PER_STEP", 2)
     repair = {"_configsvrRepairShardedCollectionChunksHistory": sharded.namespace}
 
     async def body() -> None:

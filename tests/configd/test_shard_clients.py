@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 import trio
 
-from shardwright.configd.shards.shard_clients import ShardClients, handshake
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.configd.term.shard_clients import ShardClients, handshake
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
 from tests.configd.fake_shard import fake_shards
+from tests.transports import new_transport
 
 
 def test_a_daemon_that_slept_through_an_election_sends_nothing() -> None:
@@ -28,7 +29,7 @@ def test_a_daemon_that_slept_through_an_election_sends_nothing() -> None:
         async def main() -> None:
             entry = ShardEntry("s", shards["s"].connection_string)
             async with trio.open_nursery() as nursery:
-                pools = ConnectionPools(handshake)
+                pools = ConnectionPools(new_transport(), handshake)
                 nursery.start_soon(pools.run)
                 clients = ShardClients(nursery, pools, gossip, trio.lowlevel.checkpoint)
                 await clients.command(entry, "admin", {"ping": 1})

@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from shardwright.configd.shards.shard_clients import ShardClients
-from shardwright.configd.shards.shard_hosts import ShardHosts
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.configd.term.shard_clients import ShardClients, ShardHosts
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.wire.errors import BackendError
-from shardwright.wire.transport.pools import ConnectionPools
+from shardwright.wire.transport.pool import ConnectionPools
+from tests.transports import new_transport
 
 if TYPE_CHECKING:
     from shardwright.configd.catalog.catalog import Catalog
@@ -126,7 +126,7 @@ async def test_a_failed_read_or_update_is_repeated(autojump_clock: trio.testing.
 def test_an_entry_without_hosts_does_not_end_the_term(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            shards = ShardClients(nursery, ConnectionPools(dict), no_gossip, trio.lowlevel.checkpoint)
+            shards = ShardClients(nursery, ConnectionPools(new_transport(), dict), no_gossip, trio.lowlevel.checkpoint)
             hosts = ShardHosts(cast("Catalog", FakeCatalog()), shards, nursery)
             await hosts.follow_all()
             await trio.testing.wait_all_tasks_blocked()

@@ -7,12 +7,13 @@ import trio
 import trio.testing
 
 from shardwright.configd import config_server
-from shardwright.configd.balancer.metrics import BalancerMetrics
+from shardwright.configd.balancer.balancer import BalancerMetrics
 from shardwright.configd.config_server import ConfigServer
 from shardwright.daemon.metrics import Counter
-from shardwright.daemon.sidecar.options import SidecarOptions
+from shardwright.daemon.sidecar.sidecar import SidecarOptions
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
+from tests.transports import new_transport
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,8 @@ def test_a_step_down_meanwhile_is_no_error(
     monkeypatch.setattr(config_server, "initialize_catalog", initialize)
 
     async def main() -> None:
-        server = ConfigServer(SidecarOptions("h:1", "/nowhere", "h:2", 100), Counter(), BalancerMetrics(), lambda: None)
+        options = SidecarOptions("h:1", "/nowhere", "h:2", 100)
+        server = ConfigServer(options, new_transport(), Counter(), BalancerMetrics(), lambda: None)
         with trio.move_on_after(30):
             async with trio.open_nursery() as nursery:
                 await server.on_step_up(7, nursery)

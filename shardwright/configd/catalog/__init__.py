@@ -1,5 +1,5 @@
 """The catalog: reading it, and changing it in transactions.
 
-Owns transactions, the catalog's indexes and identity, and its changelog. It handles shards only as documents.
+Owns transactions, chunk counts, the feature version and the changelog. It handles shards only as documents.
 Imports no other room.
 """

@@ -1,8 +1,10 @@
-"""The catalog for the primary's operations: majority reads, transactions, cluster time, and chunk counts by shard.
+"""The catalog for the primary's operations: majority reads, transactions, cluster time, chunk counts, feature version.
 
 The chunk counts are for the metrics (`ChunkCensus`). Every change of a collection's chunks raises its version, which
 takes one look-up in an index. Only a collection with another version is counted again. Each count is followed by a much
 longer pause, so the census costs the mongod at most about a hundredth of a core for any number of chunks.
+
+The rules of the cluster's feature version are in `sharding.feature_version`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,24 +17,26 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from shardwright.configd.catalog.transactions import (
-    MAJORITY,
-    Commands,
-    Transaction,
-    run_transaction,
-)
+from shardwright.configd.catalog.transactions import MAJORITY, Commands, Transaction, run_transaction
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.metrics import Counter
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.daemon.process_environment import check_fitness
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.sharding.clock import CLUSTER_TIME
+from shardwright.sharding.feature_version import INTERVAL_SECONDS, MALFORMED, query, recording, refusal, version_of
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.limits import write_batches
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.cursor import DecodedCursor
 
+logger = get_logger("configd.catalog")
+
 T = TypeVar("T")
 
 DB: Final = "config"
+
+_ADMIN: Final = "admin"
 
 
 class Catalog:
@@ -174,18 +178,21 @@ class Catalog:
         check_writes(reply)
 
 
-logger = get_logger("configd.catalog")
-
 LOOK_SECONDS: Final = 30.0
 """Pause between two checks of all versions."""
+
 
 PAUSE_FACTOR: Final = 100
 """Ratio of the pause after a count to the duration of the count."""
 
+
 UNCHANGED_SECONDS_MAX: Final = 600.0
 """Maximum age of a count, even if the version is the same: the jumbo flag does not raise it."""
 
+
 _BY_VERSION: Final = {"uuid": 1, "lastmod": 1}
+
+
 _BY_SHARD: Final = {"uuid": 1, "shard": 1, "min": 1}
 
 
@@ -263,3 +270,55 @@ async def _count(catalog: Catalog, uuid: Binary, version: object) -> _Count:
         {group["_id"]: int(group["chunks"]) for group in groups},
         {group["_id"]: int(group["jumbo"]) for group in groups},
     )
+
+
+async def read_feature_version(mongod: Commands) -> int:
+    """Read the cluster's feature version on the primary, for a command.
+
+    Raises:
+        CommandError: mongod refuses, or the document is malformed; IncompatibleServerVersion, this daemon does not
+            support the version, and `follow_feature_version` ends it soon.
+        BackendError: mongod does not answer.
+    """
+    version = await _read(mongod, query("local"))
+    reason = refusal(version)
+    if reason is not None:
+        raise CommandError(ErrorCode.IncompatibleServerVersion, reason)
+    return version
+
+
+async def check_feature_version(mongod: Commands) -> None:
+    """Check the version on a new primary; as `read_feature_version`, but raise UnfitClusterError to end this daemon."""
+    check_fitness(refusal(await _read(mongod, query("local"))))
+
+
+async def write_feature_version(mongod: Commands, version: int) -> None:
+    """Raise the cluster's feature version on a majority; errors as writes of `Catalog`."""
+    check_writes(await mongod.command(_ADMIN, recording(version)))
+
+
+async def follow_feature_version(mongod: Commands) -> None:
+    """Check the version at each interval, whatever the role of the mongod.
+
+    Another primary may raise the version. Raises UnfitClusterError, which ends this daemon, if it is not supported.
+    """
+    question = {**query(), "$readPreference": {"mode": "nearest"}}
+
+    async def read() -> int:
+        return await _read(mongod, question)
+
+    while True:
+        # A new set may not have elected its first primary yet, or the mongod is still starting.
+        version = await until_done(read, Backoff(first_seconds=0.1, seconds_max=5.0), _note_unread)
+        check_fitness(refusal(version))
+        await trio.sleep(INTERVAL_SECONDS)
+
+
+async def _read(mongod: Commands, question: dict[str, Any]) -> int:
+    found = (await mongod.command(_ADMIN, question))["cursor"]["firstBatch"]
+    return version_of(found[0] if found else None)
+
+
+def _note_unread(error: BackendError | CommandError, retry_seconds: float) -> None:
+    log = logger.warning if isinstance(error, CommandError) and error.code in MALFORMED else logger.debug
+    log("Could not read the feature version", error=str(error), retry_seconds=round(retry_seconds, 3))

@@ -1,4 +1,4 @@
-"""Transactions on the catalog, through which all changes of placement are written.
+"""Transactions on the catalog, through which all changes of placement are written, and the changelog.
 
 A mongod that was not started as a config server refuses multi-document transactions on the config database
 (OperationNotSupportedInTransaction). So a transaction does what MongoDB 6.0's config server does to change chunks. It
@@ -8,14 +8,19 @@ reads, computes, and writes everything in one ``applyOps``. mongod applies that 
 The work of a transaction is a function from the current catalog to writes. It may run several times, always from the
 start, so it must not have effects outside the transaction.
 
-`gossip` exchanges the times in messages: the vector clock of the config servers is their mongod's.
+`gossip` exchanges the times in messages: the vector clock of the config servers is their mongod's. `ChangeLog` writes
+``config.changelog`` and ``config.actionlog``.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
 
+from bson.objectid import ObjectId
+
 from shardwright.daemon.metrics import Counter
-from shardwright.daemon.oplog_note import wait_for_majority
+from shardwright.daemon.sidecar.noop_writer import wait_for_majority
+from shardwright.sharding.catalog.documents import ChangeLogEntry
 from shardwright.sharding.clock import CLUSTER_TIME, CONFIG_TIME, TOPOLOGY_TIME
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError, check_writes
@@ -24,6 +29,8 @@ from shardwright.wire.rawbson import encode_document, encode_elements
 from shardwright.wire.transport.cursor import DecodedCursor
 
 logger = get_logger("configd.transactions")
+
+changelog_logger = get_logger("configd.changelog")
 
 T = TypeVar("T")
 
@@ -41,6 +48,8 @@ _NAMED_BY_THE_REST: Final = {"chunks": ("min", "max")}
 A chunk that is divided or merged has another version, and refined bounds have more fields. A command has no room for
 the bounds of several chunks, which may be as large as a document, and can identify the chunks without them.
 """
+
+_SHARD: Final = "config"
 
 
 class Commands(Protocol):
@@ -273,3 +282,56 @@ async def gossip(mongod: Commands, told: Mapping[str, Any] | None = None) -> dic
         if "topologyTime" in shard:
             times[TOPOLOGY_TIME.decode()] = shard["topologyTime"]
     return times
+
+
+class ChangeLog:
+    """Writer of changes after their commit, as in MongoDB, because transactions cannot write to capped collections.
+
+    ``server`` is ``host:port`` of this daemon.
+    """
+
+    def __init__(self, mongod: Commands, server: str) -> None:
+        self._mongod = mongod
+        self._server = server
+
+    async def log_changes(
+        self, what: str, namespace: str, details: Sequence[Mapping[str, Any]], *, client_address: str = ""
+    ) -> None:
+        """Record changes to the catalog, with one entry for each.
+
+        A failure is only logged, because the changes have already been made.
+        """
+        await self._insert("changelog", [self._entry(what, namespace, each, client_address) for each in details])
+
+    async def log_action(self, what: str, details: Mapping[str, Any], *, client_address: str = "") -> None:
+        """Record an action, such as turning the balancer off."""
+        await self._insert("actionlog", [self._entry(what, "", details, client_address)])
+
+    def _entry(self, what: str, namespace: str, details: Mapping[str, Any], client_address: str) -> ChangeLogEntry:
+        # BSON dates have milliseconds.
+        time = datetime.now(UTC).replace(tzinfo=None)
+        time = time.replace(microsecond=time.microsecond // 1000 * 1000)
+        return ChangeLogEntry(
+            id=ChangeLogEntry.make_id(self._server, time, ObjectId()),
+            server=self._server,
+            shard=_SHARD,
+            client_address=client_address,
+            time=time,
+            what=what,
+            namespace=namespace,
+            details=details,
+        )
+
+    async def _insert(self, collection: str, entries: Sequence[ChangeLogEntry]) -> None:
+        documents = [entry.to_document() for entry in entries]
+        try:
+            await self._mongod.command(
+                "config", {"insert": collection, "documents": documents, "writeConcern": MAJORITY}
+            )
+        except (CommandError, BackendError) as error:
+            changelog_logger.warning(
+                "Could not write to the changelog",
+                what=entries[0].what,
+                namespace=entries[0].namespace,
+                error=str(error),
+            )

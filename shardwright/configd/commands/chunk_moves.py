@@ -7,22 +7,18 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.configd.balancer.actions import move
-from shardwright.configd.balancer.cluster_view import read_view
-from shardwright.configd.balancer.configuration import Configuration
-from shardwright.configd.balancer.round import answers_for, shown
+from shardwright.configd.balancer.balancer import answers_for, shown
+from shardwright.configd.balancer.cluster_view import UNTHROTTLED, Configuration, read_view
+from shardwright.configd.balancer.commands_scheduler import chunk_bytes_default, move, request_move
 from shardwright.configd.catalog.chunks import CollectionChunks, find_collection, parse_range
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.operation import Operation
-from shardwright.configd.term.donor_requests import UNTHROTTLED, chunk_bytes_default, request_move
-from shardwright.sharding.arguments import secondary_throttle
-from shardwright.sharding.balancing.chunk_queries import Candidate
-from shardwright.sharding.balancing.evening_out import place_offered
+from shardwright.sharding.balancing.cluster_state import Candidate
+from shardwright.sharding.balancing.policy import place_offered
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import CollectionEntry, ShardEntry
 from shardwright.sharding.chunks import Chunk, ChunkRange
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, secondary_throttle
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.arguments import Arguments
 from shardwright.wire.error_codes import ErrorCode

@@ -11,19 +11,16 @@ from uuid import UUID
 from bson.binary import Binary
 from bson.objectid import ObjectId
 
-from shardwright.configd.catalog.chunks import CollectionChunks, find_collection
+from shardwright.configd.balancer.commands_scheduler import refresh_shards
+from shardwright.configd.catalog.chunks import CollectionChunks, find_collection, finish_renames, marked
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
-from shardwright.configd.catalog.zones import finish_renames, marked
 from shardwright.configd.commands.operation import Operation
-from shardwright.configd.term.donor_requests import refresh_shards
 from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
-from shardwright.sharding.arguments import own_collection
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.catalog.documents import CollectionEntry, TagEntry
 from shardwright.sharding.chunk_changes import bump_each_shard, bump_minor, check_bounds_fit
 from shardwright.sharding.chunks import ChunkPlacement
 from shardwright.sharding.document_fields import required_uuid
-from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.namespace import Namespace, own_collection
 from shardwright.sharding.routing_table import RoutingTable
 from shardwright.sharding.time_series import GRANULARITIES, TimeSeriesFields, is_coarser
 from shardwright.wire.arguments import Arguments

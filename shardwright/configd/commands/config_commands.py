@@ -6,17 +6,14 @@ from shardwright.configd.commands import (
     balancing,
     chunk_commits,
     chunk_moves,
-    chunk_repairs,
     cluster_settings,
     collections,
     databases,
     shard_key_changes,
     shards,
-    upgrade,
-    zones,
 )
 from shardwright.configd.commands.operation import ConfigCommand, WriteConcernRule
-from shardwright.daemon.commands.command_table import CommandTable
+from shardwright.daemon.command_table import CommandTable
 from shardwright.daemon.sidecar.access import Needed
 
 ANY, UNSUPPORTED = WriteConcernRule.ANY, WriteConcernRule.UNSUPPORTED
@@ -40,12 +37,12 @@ CONFIG_COMMANDS: Final = CommandTable(
         # chunk_moves
         ConfigCommand("_configsvrMoveChunk", chunk_moves.move_chunk),
         ConfigCommand("_configsvrMoveRange", chunk_moves.move_range, names_namespace=True),
-        # chunk_repairs
-        ConfigCommand("_configsvrClearJumboFlag", chunk_repairs.clear_jumbo_flag, names_namespace=True),
-        ConfigCommand("_configsvrEnsureChunkVersionIsGreaterThan", chunk_repairs.ensure_chunk_version_is_greater_than,
+        # chunk_commits: repairs
+        ConfigCommand("_configsvrClearJumboFlag", chunk_commits.clear_jumbo_flag, names_namespace=True),
+        ConfigCommand("_configsvrEnsureChunkVersionIsGreaterThan", chunk_commits.ensure_chunk_version_is_greater_than,
             names_namespace=True),
         ConfigCommand("_configsvrRepairShardedCollectionChunksHistory",
-            chunk_repairs.repair_sharded_collection_chunks_history, names_namespace=True),
+            chunk_commits.repair_sharded_collection_chunks_history, names_namespace=True),
         # cluster_settings
         ConfigCommand("setFeatureCompatibilityVersion", cluster_settings.set_feature_compatibility_version,
             arguments=("confirm",), write_concern=ANY, needed=Needed("setFeatureCompatibilityVersion")),
@@ -77,13 +74,13 @@ CONFIG_COMMANDS: Final = CommandTable(
         ConfigCommand("_configsvrAddShard", shards.add_shard),
         ConfigCommand("_configsvrRemoveShard", shards.remove_shard),
         # upgrade
-        ConfigCommand("_configsvrFinishUpgrade", upgrade.finish_upgrade, arguments=("dryRun",)),
-        # zones
-        ConfigCommand("_configsvrAddShardToZone", zones.add_shard_to_zone),
-        ConfigCommand("_configsvrRemoveShardFromZone", zones.remove_shard_from_zone),
-        ConfigCommand("_configsvrUpdateZoneKeyRange", zones.update_zone_key_range, names_namespace=True),
-        ConfigCommand("_configsvrRemoveTags", zones.remove_tags, names_namespace=True),
+        ConfigCommand("_configsvrFinishUpgrade", cluster_settings.finish_upgrade, arguments=("dryRun",)),
+        # balancing: zones
+        ConfigCommand("_configsvrAddShardToZone", balancing.add_shard_to_zone),
+        ConfigCommand("_configsvrRemoveShardFromZone", balancing.remove_shard_from_zone),
+        ConfigCommand("_configsvrUpdateZoneKeyRange", balancing.update_zone_key_range, names_namespace=True),
+        ConfigCommand("_configsvrRemoveTags", balancing.remove_tags, names_namespace=True),
     )
 )
 # fmt: on
-"""All commands, a part for each file of handlers."""
+"""All commands, grouped by the file of their handlers and its parts."""

@@ -13,13 +13,12 @@ from bson.timestamp import Timestamp
 from shardwright.configd.catalog.transactions import Transaction, check_shard_exists
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.term.term import REMOVING_SHARDS, Term
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import DatabaseEntry, ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
-from shardwright.wire.database_names import is_valid_database_name
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.request import is_valid_database_name
 
 logger = get_logger("configd.databases")
 

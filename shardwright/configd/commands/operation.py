@@ -1,6 +1,6 @@
 """A command of the config servers: its entry in the table, and one in progress on the primary (`Operation`).
 
-`configd.dispatcher` does what all have in common (primary, write concern, deadline, errors).
+`configd.service` does what all have in common (primary, write concern, deadline, errors).
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -14,18 +14,21 @@ from uuid import uuid4
 from bson.objectid import ObjectId
 
 from shardwright.configd.catalog.catalog import Catalog
-from shardwright.configd.catalog.chunks import CollectionChunks, find_collection, refine_chunks, refine_zones
+from shardwright.configd.catalog.chunks import (
+    CollectionChunks,
+    ZoneBounds,
+    find_collection,
+    refine_chunks,
+    refine_zones,
+)
 from shardwright.configd.catalog.transactions import Transaction
-from shardwright.configd.catalog.zones import ZoneBounds
 from shardwright.configd.commands.operation import Operation
-from shardwright.configd.resharding.coordinator import OperationOverError
-from shardwright.configd.resharding.planned_chunks import zone_range
-from shardwright.configd.resharding.running import reshard, run_operation
-from shardwright.configd.resharding.store import ReshardingStore
-from shardwright.sharding.catalog.collection_entry import REFINING, CollectionEntry
-from shardwright.sharding.refined_key import is_extended_by
-from shardwright.sharding.resharding.operation_document import ReshardingOperation
-from shardwright.sharding.resharding.participation import Participation
+from shardwright.configd.resharding.coordinator import OperationOverError, reshard, run_operation, zone_range
+from shardwright.configd.resharding.transitions import ReshardingStore
+from shardwright.sharding.catalog.documents import REFINING, CollectionEntry
+from shardwright.sharding.chunk_changes import is_extended_by
+from shardwright.sharding.resharding_operation import ReshardingOperation
+from shardwright.sharding.resharding_participation import Participation
 from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import ErrorCode

@@ -1,17 +1,25 @@
-"""Adding a replica set as a shard, and draining and removing one."""
+"""Adding a replica set as a shard, and draining and removing one.
 
-from collections.abc import Mapping
+A shard is not removed while others wait for its unfinished work. A shard without chunks and databases may still have to
+deliver a decision. It may owe participants the commit of a transaction, the recipient of its last chunk the outcome of
+the migration, or other shards the end of a DDL operation. Or it waits for a decision itself: about a rename, or about a
+chunk that it receives. A removed shard does not get the decision, so it would wait forever if it was added again. A
+shard that receives a database by movePrimary has no record of that. The copied part would become a database of the
+cluster when the shard was added again.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
 import trio
 from bson.int64 import Int64
 
-from shardwright.configd.catalog.feature_version import read_feature_version
+from shardwright.configd.catalog.catalog import read_feature_version
 from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.cluster_settings import settings
 from shardwright.configd.commands.operation import Operation
-from shardwright.configd.shards.shard_candidate import (
+from shardwright.configd.commands.shard_candidate import (
     check_daemon,
     check_databases,
     check_hello,
@@ -19,19 +27,19 @@ from shardwright.configd.shards.shard_candidate import (
     find_existing,
     shard_name,
 )
-from shardwright.configd.shards.shard_clients import handshake
-from shardwright.configd.shards.unfinished_work import unfinished_work
+from shardwright.configd.term.shard_clients import ShardClients, handshake
 from shardwright.configd.term.term import ADDING_SHARDS, CLUSTER_SETTINGS, REMOVING_SHARDS, Term
 from shardwright.daemon.sidecar.user_write_block import Phase, UserWriteBlock
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.daemon.survey import ask_members
+from shardwright.sharding.catalog.documents import DatabaseEntry, ShardEntry
 from shardwright.sharding.versions import DatabaseVersion
-from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.host_and_port import ConnectionString
 from shardwright.wire.logger import get_logger
 from shardwright.wire.transport.client import Connection
 from shardwright.wire.transport.replica_set import ReplicaSetClient
+from shardwright.wire.transport.transport import Transport
 
 logger = get_logger("configd.shards")
 
@@ -39,6 +47,21 @@ _HOST_SECONDS: Final = 2.0
 """Time limit for a host's answer before the next host is tried."""
 
 _MAJORITY: Final = {"w": "majority"}
+
+_CHANGES: Final = "system.sharding_ddl_coordinators"
+
+_UNFINISHED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "transaction_coordinators": {},
+    "migrationCoordinators": {},
+    "migrationRecipients": {},
+    "rangeDeletions": {"pending": True},  # ranges that are being received
+    _CHANGES: {},
+    "localRenameParticipants": {},
+    "collection_critical_sections": {},
+    "localReshardingOperations.donor": {},
+    "localReshardingOperations.recipient": {},
+}
+"""By collection in a shard's database ``config``, the query for the shard's unfinished work."""
 
 
 async def add_shard(operation: Operation) -> dict[str, Any]:
@@ -49,14 +72,15 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: FailedToParse, Overflow, BadValue, IllegalOperation, OperationFailed, HostUnreachable,
-            FailedToSatisfyReadPreference.
+            FailedToSatisfyReadPreference; IncompatibleServerVersion or NodeNotFound, a member of the set does not
+            support the cluster's feature version, or cannot be asked.
     """
     target = ConnectionString.parse(operation.subject)
     name = operation.arguments.maybe_string(b"name")
     check_locality(target, operation.term.config_servers())
     if name == "":
         raise CommandError(ErrorCode.BadValue, "shard name cannot be empty")
-    max_size = operation.arguments.value(b"maxSize")
+    max_size = operation.arguments.maybe_integer(b"maxSize")
     primary = operation.term
     # One at a time: two candidates may have a database of the same name.
     async with primary.locks.hold(ADDING_SHARDS, CLUSTER_SETTINGS):
@@ -64,9 +88,11 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
         existing = find_existing(target, name, max_size, shards)
         if existing is not None:
             return {"shardAdded": existing.id}
-        await _check_host(target, await read_feature_version(primary.catalog.mongod))
+        feature_version = await read_feature_version(primary.catalog.mongod)
+        await _check_host(primary.shards.transport, target, feature_version)
         async with primary.shards.candidate(target) as client:
             whole = await _check_set(primary, client, target)
+            await _check_members(primary.shards.transport, whole, feature_version)
             find_existing(whole, name, max_size, shards)
             shard = ShardEntry(shard_name(whole, name), str(whole), max_size=max_size)
             if any(shard.id == other.id for other in shards):
@@ -82,7 +108,7 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
     return {"shardAdded": shard.id}
 
 
-async def _check_host(target: ConnectionString, feature_version: int) -> None:
+async def _check_host(transport: Transport, target: ConnectionString, feature_version: int) -> None:
     """Check the hello of the first host that answers, without waiting for a primary.
 
     A host given without its replica set is always refused, with the reason found in its hello.
@@ -90,7 +116,7 @@ async def _check_host(target: ConnectionString, feature_version: int) -> None:
     for address in target.addresses:
         try:
             with trio.fail_after(_HOST_SECONDS):
-                connection = await Connection.open(address, handshake=handshake())
+                connection = await Connection.open(transport, address, handshake=handshake())
         except (BackendError, trio.TooSlowError) as error:
             if not target.set_name:
                 raise CommandError(ErrorCode.HostUnreachable, str(error) or f"{address} does not answer") from error
@@ -104,6 +130,21 @@ async def _check_host(target: ConnectionString, feature_version: int) -> None:
 
 async def _check_set(term: Term, client: ReplicaSetClient, target: ConnectionString) -> ConnectionString:
     return check_hello(target, await _ask(term, client, {"hello": 1}))
+
+
+async def _check_members(transport: Transport, whole: ConnectionString, feature_version: int) -> None:
+    """Check the daemons of all members, also of hidden ones.
+
+    A member that does not answer may be of a release that does not check the feature version itself.
+    """
+    for member in await ask_members(transport, [whole], handshake):
+        if member.failure:
+            raise CommandError(
+                ErrorCode.NodeNotFound,
+                f"cannot add {whole} as a shard: its member {member.address} cannot be asked for the feature versions "
+                f"that it knows ({member.failure}); start its daemon, or remove it from the set",
+            )
+        check_daemon(whole, member.address, member.hello, feature_version)
 
 
 async def _check_databases(term: Term, client: ReplicaSetClient, target: ConnectionString) -> list[str]:
@@ -221,7 +262,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
 async def _is_finished(operation: Operation, shard: ShardEntry) -> bool:
     """Whether a draining shard without data has no unfinished work."""
     others = [each for each in await operation.term.catalog.shards() if each.id != shard.id]
-    unfinished = await unfinished_work(operation.term.shards, shard, others)
+    unfinished = await _unfinished_work(operation.term.shards, shard, others)
     if unfinished is not None:
         logger.info("A shard that is draining has not finished something", shard=shard.id, what=unfinished)
     return unfinished is None
@@ -280,3 +321,32 @@ async def _databases(operation: Operation, shard_id: str) -> dict[str, Any]:
     """Return the databases that the user has to drop or move."""
     databases = await operation.term.catalog.find("databases", {"primary": shard_id}, sort={"_id": 1})
     return {"note": _NOTE, "dbsToMove": [database["_id"] for database in databases]}
+
+
+async def _unfinished_work(clients: ShardClients, shard: ShardEntry, others: Iterable[ShardEntry]) -> str | None:
+    """Return the name of a collection in which a shard has recorded unfinished work; None if there is none.
+
+    An unreachable shard counts as finished, because it may be lost for good. The others are queried too, since they may
+    be moving databases to it.
+    """
+    to_it = {_CHANGES: {"_id.operationType": "movePrimary", "to": shard.id}}
+    found = await _recorded(clients, shard, _UNFINISHED)
+    for other in others:
+        found = found or await _recorded(clients, other, to_it)
+    return found
+
+
+async def _recorded(clients: ShardClients, shard: ShardEntry, queries: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the first collection in which a shard has a matching document; None also if it is unreachable."""
+    for collection, query in queries.items():
+        find = {"find": collection, "filter": query, "limit": 1, "singleBatch": True}
+        try:
+            reply = await clients.command(shard, "config", find)
+        except CommandError as error:
+            if error.code != ErrorCode.FailedToSatisfyReadPreference and not has_category(error.code, Category.NETWORK):
+                raise
+            logger.warning("Cannot ask a shard what it has not finished", shard=shard.id, error=str(error))
+            return None
+        if reply["cursor"]["firstBatch"]:
+            return collection
+    return None

@@ -1,38 +1,139 @@
-"""The coordinator of one resharding operation, from its document to its end.
+"""The coordinator of one resharding operation, from its document to its end, and running it.
 
 It does the work of the persisted state, then enters the next state. The next primary of the config servers continues
 from there, and every step can be repeated. The decision is the transaction that gives the collection its new key.
 Before it everything can be undone; after it everything will be done.
+
+The chunks of the new key are given by the caller, or planned from zones and a sample of the documents (`plan`).
+Operations run for new requests (`reshard`) and after a step-up (`resume_resharding`).
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
 from bson.binary import Binary
 from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 
-from shardwright.configd.resharding.participants import Participants
-from shardwright.configd.resharding.planned_chunks import plan
-from shardwright.configd.resharding.store import Ending, ReshardingStore
-from shardwright.configd.term.running_reshardings import ABORTED, ReshardingControl
-from shardwright.configd.term.term import END, Term
+from shardwright.configd.resharding.transitions import Ending, Participants, ReshardingStore, together
+from shardwright.configd.term.term import ABORTED, END, ReshardingControl, Term
 from shardwright.daemon.backoff import Backoff
-from shardwright.sharding.catalog.database_entry import DatabaseEntry
-from shardwright.sharding.resharding.operation_document import ReshardingOperation, shown_operation
-from shardwright.sharding.resharding.states import DECIDED, CoordinatorState, RecipientState
+from shardwright.sharding.catalog.documents import DatabaseEntry, ShardEntry
+from shardwright.sharding.chunks import ChunkPlacement
+from shardwright.sharding.initial_chunks import SAMPLES_PER_CHUNK, PlannedChunk, ZoneRange, plan_chunks
+from shardwright.sharding.resharding_operation import ReshardingOperation, shown_operation
+from shardwright.sharding.resharding_participation import DECIDED, CoordinatorState, RecipientState
+from shardwright.sharding.routing_table import RoutingTable, ShardedCollection
+from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import encode_document
 
 logger = get_logger("configd.resharding")
+
+_SAMPLES_MAX: Final = 100_000
+_SAMPLES_PER_SHARD_MAX: Final = 20_000
+"""Maximum sample from one shard; a single reply has to hold it."""
+
+_FIRST: Final = 1 << 32
+"""The packed version 1|0."""
 
 _POLL_SECONDS: Final = 0.25
 """Interval between queries of the recipients' remaining time."""
 
 TYPE: Final = "reshardCollection"
 """The coordinator type in fail points."""
+
+
+async def plan(term: Term, operation: ReshardingOperation) -> list[PlannedChunk]:
+    """Plan the chunks of the new key.
+
+    Raises:
+        CommandError: 4952606, there are too few different keys; 4952607, a zone has no shard; BadValue, the given
+            chunks do not cover the whole key space once; ShardKeyNotFound, a document has an array for a key.
+    """
+    if operation.preset_chunks is not None:
+        return _preset(operation, operation.preset_chunks)
+    pattern = operation.participation.key
+    shards = [each for each in await term.catalog.shards() if not each.is_draining]
+    count = operation.chunk_count or int(
+        await term.catalog.count("chunks", {"uuid": Binary.from_uuid(operation.participation.source_uuid)})
+    )
+    samples = await _sample(term, operation, count * SAMPLES_PER_CHUNK) if count > 1 else []
+    zones = [zone_range(pattern, zone) for zone in operation.zones or ()]
+    return plan_chunks(pattern, count, samples, [each.id for each in shards], zones, _shards_of_zone(shards))
+
+
+def zone_range(pattern: ShardKeyPattern, zone: Mapping[str, Any]) -> ZoneRange:
+    """Read a zone of the request, with its bounds extended to full shard keys.
+
+    Raises ShardKeyNotFound and others if the bounds are not keys.
+    """
+    low, high = (pattern.extend_range_bound(encode_document(zone[name])) for name in ("min", "max"))
+    return ZoneRange(low, high, zone["zone"])
+
+
+def _shards_of_zone(shards: Sequence[ShardEntry]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for shard in shards:
+        for zone in shard.tags:
+            found.setdefault(zone, []).append(shard.id)
+    return found
+
+
+def _preset(operation: ReshardingOperation, chunks: Sequence[Mapping[str, Any]]) -> list[PlannedChunk]:
+    planned = [
+        PlannedChunk(encode_document(each["min"]), encode_document(each["max"]), str(each["recipientShardId"]))
+        for each in chunks
+    ]
+    told = operation.participation
+    collection = ShardedCollection(told.temporary, told.id, ObjectId(), Timestamp(1, 1), told.key)
+    placements = (ChunkPlacement(each.min, each.max, each.shard, _FIRST + n, ()) for n, each in enumerate(planned))
+    try:
+        # Building a table fails unless the chunks cover the whole key space exactly once.
+        RoutingTable.build(collection, placements)
+    except CommandError as error:
+        raise CommandError(ErrorCode.BadValue, f"The preset chunks are not valid: {error}") from error
+    return planned
+
+
+async def _sample(term: Term, operation: ReshardingOperation, count: int) -> list[bytes]:
+    """Return shard keys of random documents, from each donor in proportion to its number of documents."""
+    namespace, pattern = operation.namespace, operation.participation.key
+    sizes: dict[str, int] = {}
+    keys: list[bytes] = []
+    donors = operation.participation.donors
+
+    async def measure(donor: str) -> None:
+        reply = await ask(donor, {"count": namespace.collection})
+        sizes[donor] = int(reply["n"])
+
+    async def sample(donor: str) -> None:
+        share = min(_SAMPLES_MAX, count) * sizes[donor] // total + 1
+        size = min(share, _SAMPLES_PER_SHARD_MAX)
+        fields = {each.name.decode(): 1 for each in pattern.fields}
+        if not any(each.path[0] == b"_id" for each in pattern.fields):
+            fields["_id"] = 0
+        pipeline = [{"$sample": {"size": size}}, {"$project": fields}]
+        # The batch may hold one more than the sample, so that the cursor ends with it, unless the keys are too large.
+        # An open cursor would block range deletions of the collection.
+        aggregate = {"aggregate": namespace.collection, "pipeline": pipeline, "cursor": {"batchSize": size + 1}}
+        cursor = (await ask(donor, aggregate))["cursor"]
+        if cursor["id"]:
+            await ask(donor, {"killCursors": namespace.collection, "cursors": [cursor["id"]]})
+        keys.extend(pattern.extract_from_document(encode_document(each)) for each in cursor["firstBatch"])
+
+    async def ask(donor: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        return await term.shards.command(await term.catalog.shard(donor), namespace.db, command)
+
+    await together(donors, measure)
+    total = max(sum(sizes.values()), 1)
+    await together(donors, sample)
+    return keys
 
 
 class OperationOverError(Exception):
@@ -251,3 +352,59 @@ class ReshardingCoordinator:
     def _described(self) -> dict[str, str]:
         operation = self.operation
         return {"namespace": str(operation.namespace), "resharding": str(operation.id), "state": str(operation.state)}
+
+
+async def reshard(term: Term, wanted: ReshardingOperation) -> None:
+    """Run an operation, or wait for the end of the same one; it continues even if this is cancelled.
+
+    Raises:
+        CommandError: 5808201, another one is in progress; or the reason for the abort, also if the request was repeated
+            after the abort.
+        OperationOverError: the same one was in progress, and has ended by now.
+    """
+    async with term.locks.hold("resharding"):
+        store = ReshardingStore(term.catalog)
+        active = await store.active()
+        if active is None or not active.is_same_request(wanted):
+            ending = await store.ending_of(wanted.id)
+            if ending is Ending.ABORTED:
+                raise CommandError(ErrorCode.ReshardCollectionAborted, ABORTED)
+            if ending is Ending.MADE:
+                return  # the collection may even have another key by now
+            async with term.locks.hold(f"ns:{wanted.namespace}"):
+                active = await store.begin(wanted)
+                term.reshardings.statistics.started += 1
+    await run_operation(term, active)
+
+
+async def run_operation(term: Term, operation: ReshardingOperation) -> None:
+    """Run a persisted operation to its end, or wait for the end of the present run.
+
+    Raises:
+        CommandError: the reason for the abort; InterruptedDueToReplStateChange, the term is over.
+        OperationOverError: it has ended since it was read.
+    """
+
+    async def work(control: ReshardingControl) -> None:
+        await ReshardingCoordinator(term, operation, control).run()
+
+    await term.reshardings.run(operation.id, work)
+
+
+async def resume_resharding(term: Term) -> None:
+    """Resume the operation that a former primary left unfinished, if there is one."""
+    backoff = Backoff(first_seconds=0.5, seconds_max=5.0)
+    while True:
+        try:
+            operation = await ReshardingStore(term.catalog).active()
+            break
+        except (CommandError, BackendError) as error:
+            logger.warning("Could not read the resharding operations", error=str(error))
+        await backoff.pause()
+    if operation is None:
+        return
+    logger.info("Resuming a resharding operation", namespace=str(operation.namespace), state=str(operation.state))
+    try:
+        await run_operation(term, operation)
+    except (CommandError, OperationOverError) as error:
+        logger.info("A resharding operation was not completed", resharding=str(operation.id), error=str(error))

@@ -1,5 +1,5 @@
-"""The resources of one term, available only while the mongod is primary.
+"""The resources of one term, available only while the mongod is primary, and the connections to shards.
 
-Owns the term: its locks, the interruption of its operations when it ends, and its requests to donors.
-May import `catalog` and `shards`.
+Owns the term: its locks, the interruption of its operations when it ends, and its clients of shards.
+May import `catalog`.
 """

@@ -3,21 +3,29 @@
 The phase is recorded in the collection's entry, and the size of each measured chunk in its document. So the next
 primary continues in the same phase. All steps may be repeated. Each first reads the entry and the balancer's settings.
 It waits while the balancer is off, and the defragmentation ends if it was turned off.
+
+The steps on chunks are merge, measure and move. They raise the CommandError of the shard or the catalog, for instance
+because the chunks have changed. It is HostUnreachable or FailedToSatisfyReadPreference if the shard cannot be reached.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
+from bson.int64 import Int64
 
-from shardwright.configd.balancer.defragmentation.actions import measure, merge, move
-from shardwright.configd.balancer.defragmentation.situation import (
+from shardwright.configd.balancer.balancer import BalancerMetrics, shown
+from shardwright.configd.balancer.cluster_view import Configuration
+from shardwright.configd.balancer.commands_scheduler import request_move
+from shardwright.configd.balancer.defragmentation_state import (
+    SIZE_FIELD,
     PausedError,
     ReplacedError,
     Situation,
     TurnedOffError,
     chunks_in_order,
+    chunks_of,
     decide_about_small,
     forget,
     neighbours_of,
@@ -26,25 +34,28 @@ from shardwright.configd.balancer.defragmentation.situation import (
     step,
     wait_situation,
 )
-from shardwright.configd.balancer.metrics import BalancerMetrics
-from shardwright.configd.balancer.round import shown
+from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.term.term import Term
-from shardwright.sharding.balancing.decisions import Move, Rule, Skipped
+from shardwright.sharding.balancing.cluster_state import Move, Rule, Skipped
 from shardwright.sharding.balancing.defragmentation import (
+    LARGE_BYTES,
     UNKNOWN_SHARD,
     MeasuredChunk,
     Phase,
     Union,
     measurement_of,
     merge_of,
+    merged_size,
     move_of,
     runs,
     stays,
 )
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import CollectionEntry, ShardEntry
+from shardwright.sharding.chunks import ChunkRange
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
+from shardwright.wire.rawbson import raw_document
 
 logger = get_logger("configd.balancer")
 
@@ -55,6 +66,74 @@ _MERGED_MAX: Final = 1000
 """Maximum length of a run in one merge; the last phase merges the pieces of longer runs."""
 
 _THROTTLING: Final = "chunkDefragmentationThrottlingMS"
+
+
+async def merge(
+    term: Term, shard: ShardEntry, entry: CollectionEntry, parts: Sequence[MeasuredChunk], threshold: int
+) -> MeasuredChunk:
+    """Merge adjacent chunks of one shard, and record the size of the whole if it is known."""
+    whole = ChunkRange.of(entry.key, parts[0].range.min, parts[-1].range.max)
+    request = {
+        "mergeChunks": str(entry.namespace),
+        "bounds": [raw_document(whole.min), raw_document(whole.max)],
+        "epoch": entry.epoch,
+        "timestamp": entry.timestamp,
+    }
+    await term.shards.command(shard, "admin", request)
+    merged = MeasuredChunk(whole, shard.id, merged_size(parts, threshold))
+    if merged.size is not None:
+        await record_size(term, entry, merged, merged.size)
+    return merged
+
+
+async def measure(term: Term, shard: ShardEntry, entry: CollectionEntry, chunk: MeasuredChunk, threshold: int) -> None:
+    """Measure a chunk on its shard, up to the size that shows that it is not small."""
+    request: dict[str, Any] = {
+        "dataSize": str(entry.namespace),
+        "keyPattern": raw_document(entry.key.document),
+        **chunk.range.to_document(),
+        "estimate": True,
+        "maxSize": Int64(threshold),
+    }
+    reply = await term.shards.command(shard, entry.namespace.db, request)
+    size = int(reply["size"])
+    is_small = not reply.get("maxReached") and size < threshold
+    await record_size(term, entry, chunk, size if is_small else LARGE_BYTES)
+
+
+async def record_size(term: Term, entry: CollectionEntry, chunk: MeasuredChunk, size: int) -> None:
+    """Record the size of a chunk if it is unchanged and on the same shard. Errors as for transactions."""
+
+    async def work(transaction: Transaction) -> None:
+        query = {**chunks_of(entry), **chunk.range.to_document(), "shard": chunk.shard}
+        document = await transaction.find_one("chunks", query)
+        if document is not None:
+            transaction.put("chunks", [{**document, SIZE_FIELD: Int64(size)}])
+
+    await term.catalog.transaction(work)
+
+
+async def move(
+    term: Term,
+    donor: ShardEntry,
+    recipient: ShardEntry,
+    entry: CollectionEntry,
+    chunk: MeasuredChunk,
+    configuration: Configuration,
+    chunk_bytes_max: int,
+) -> None:
+    """Move a whole small chunk to another shard."""
+    request = {
+        "_shardsvrMoveRange": str(entry.namespace),
+        "toShard": recipient.id,
+        **chunk.range.to_document(),
+        "epoch": entry.epoch,
+        "fromShard": donor.id,
+        "maxChunkSizeBytes": Int64(chunk_bytes_max),
+        "forceJumbo": 0,
+        **configuration.move_options(),
+    }
+    await request_move(term, donor, request)
 
 
 class Defragmentation:

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from bson.binary import Binary
 
-from shardwright.configd.balancer.cluster_view import chunk_bytes_max
-from shardwright.configd.balancer.configuration import Configuration
+from shardwright.configd.balancer.cluster_view import Configuration, chunk_bytes_max
 from shardwright.configd.catalog.catalog import Catalog
 from shardwright.configd.term.term import Term
-from shardwright.sharding.balancing.decisions import Rule, Skipped
+from shardwright.sharding.balancing.cluster_state import NO_ZONE, Rule, Skipped, ZoneMap
 from shardwright.sharding.balancing.defragmentation import (
     UNKNOWN_SHARD,
     MeasuredChunk,
@@ -27,10 +26,7 @@ from shardwright.sharding.balancing.defragmentation import (
     stays,
     why_alone,
 )
-from shardwright.sharding.balancing.zones import NO_ZONE, ZoneMap
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
-from shardwright.sharding.catalog.shard_entry import ShardEntry
-from shardwright.sharding.catalog.tag_entry import TagEntry
+from shardwright.sharding.catalog.documents import CollectionEntry, ShardEntry, TagEntry
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.document_fields import required
 from shardwright.wire.rawbson import encode_document, raw_document

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from shardwright.daemon.sidecar.member_addresses import SET_UP_ERROR
-from shardwright.sharding.catalog.shard_entry import ShardEntry
+from shardwright.sharding.catalog.documents import ShardEntry
 from shardwright.sharding.feature_version import knows
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError

@@ -1,1 +1,0 @@
-"""Defragmentation of collections, alongside the balancer's rounds."""
