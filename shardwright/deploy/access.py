@@ -1,4 +1,4 @@
-"""Access control of a local cluster: its key file, its first user, and the launcher's own log-in.
+"""Access control of a local cluster: its key file, its first user, the launcher's own login, and ``clusterAuthMode``.
 
 ::
 
@@ -7,11 +7,11 @@
     DIR/auth/rotation.json    progress of a key rotation, while one is in progress
 
 Only the owner can read these files. The launcher logs in with the key, or with a certificate of the cluster, so that a
-changed password does not lock it out.
+changed password does not lock it out. `internal_authentication` replaces the key, and changes a cluster from one mode
+to the next.
 """
 
 import base64
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from shardwright.deploy.durable_files import write_once, write_private
 from shardwright.deploy.errors import DeployError, reason
 
 FIRST_USER: Final = "root"
@@ -28,10 +29,17 @@ FIRST_USER_DATABASE: Final = "admin"
 
 _KEY_BYTES: Final = 756
 """The size that MongoDB recommends: 1008 characters in base64, of at most 1024."""
+
 _PASSWORD_BYTES: Final = 24
 _USER_EXISTS: Final = 51003
 _ITEM: Final = "- "
 """The beginning of each item of a YAML list."""
+
+KEY_FILE: Final = "keyFile"
+X509: Final = "x509"
+MODES: Final = (KEY_FILE, "sendKeyFile", "sendX509", X509)
+SENDS_CERTIFICATE: Final = ("sendX509", X509)
+"""The modes in which a process logs in at others with a certificate."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ class Access:
 
     @property
     def rotation_file(self) -> Path:
-        """The file with the progress of a rotation of the key (`deploy.key_rotation`)."""
+        """The file with the progress of a rotation of the key (`deploy.internal_authentication`)."""
         return self.directory / "rotation.json"
 
     def create(self, *, has_key: bool) -> None:
-        """Create the missing files.
+        """Create the directory, and the key if it is missing.
 
         Args:
             has_key: whether processes log in with a key."""
@@ -64,7 +72,6 @@ class Access:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             if has_key:
                 write_once(self.key_file, new_key())
-            write_once(self.password_file, secrets.token_hex(_PASSWORD_BYTES))
         except OSError as error:
             raise DeployError(f"cannot create the secrets in {self.directory}: {error.strerror}") from error
 
@@ -83,22 +90,26 @@ class Access:
             DeployError: the file cannot be written; the old one is kept.
         """
         text = keys[0] if len(keys) == 1 else "".join(f"{_ITEM}{key}\n" for key in keys)
-        try:
-            _write(self.key_file, text)
-        except OSError as error:
-            raise DeployError(f"cannot write the key file {self.key_file}: {error.strerror}") from error
+        write_private(self.key_file, text)
 
     def create_first_user(self, client: MongoClient[dict[str, Any]]) -> None:
-        """Create the first user, unless it exists.
+        """Create the first user and its password, unless the user exists.
+
+        The file stays missing if it was removed, because another password would not be the user's.
 
         Args:
             client: logged in at a router."""
+        is_missing = not self.password_file.exists()
+        if is_missing:
+            write_private(self.password_file, secrets.token_hex(_PASSWORD_BYTES))
         password = self.password_file.read_text(encoding="ascii")
         try:
             client[FIRST_USER_DATABASE].command("createUser", FIRST_USER, pwd=password, roles=["root"])
         except OperationFailure as error:
             if error.code != _USER_EXISTS:
                 raise DeployError(f"cannot create the first user: {reason(error)}") from error
+            if is_missing:
+                self.password_file.unlink()
         except PyMongoError as error:
             raise DeployError(f"cannot create the first user: {reason(error)}") from error
 
@@ -138,19 +149,23 @@ def new_key() -> str:
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
-def write_once(path: Path, text: str) -> None:
-    """Write a private file, unless it exists."""
-    if not path.exists():
-        _write(path, text)
+def has_key(mode: str) -> bool:
+    """Whether processes need the key."""
+    return mode != X509
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that is private from its creation and complete even after a crash."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+def daemon_words(mode: str, key_file: Path) -> list[str]:
+    """Return the options of a daemon."""
+    return _words(mode, key_file, "--key-file", "--cluster-auth-mode")
+
+
+def mongod_words(mode: str, key_file: Path) -> list[str]:
+    """Return the options of a mongod."""
+    return _words(mode, key_file, "--keyFile", "--clusterAuthMode")
+
+
+def _words(mode: str, key_file: Path, key_option: str, mode_option: str) -> list[str]:
+    return [
+        *((key_option, str(key_file)) if has_key(mode) else ()),
+        *(() if mode == KEY_FILE else (mode_option, mode)),
+    ]

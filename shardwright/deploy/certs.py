@@ -1,25 +1,218 @@
-"""The command `shardwright certs`: certificates for the hosts and users of a cluster on several machines.
+"""Certificates: the TLS files of a local cluster, and ``shardwright certs`` for a cluster on several machines.
 
-The authority is a directory with the files of `TlsFiles`, which only its owner may read. A host or user can keep its
-key on its own machine: the request is made there, and only the request travels.
+::
+
+    DIR/tls/ca.pem                the certificate of the servers' authority, which clients trust
+    DIR/tls/ca-key.pem            its private key
+    DIR/tls/clients-ca.pem        the certificate of the clients' authority
+    DIR/tls/clients-ca-key.pem    its private key
+    DIR/tls/authorities.pem       both certificates, with which daemons verify each other and clients
+    DIR/tls/server.pem            certificate and key of all processes, which share a machine
+    DIR/tls/member.pem            certificate and key of processes and launcher for connections to each other
+    DIR/tls/client.pem            certificate and key for clients
+    DIR/tls/crl.pem               optional, made by the operator: the authorities' lists of revoked certificates
+
+mongods trust the servers' authority alone: their test commands need no authentication, so no client may reach them. In
+an older directory with only one authority, the servers' authority has signed everything.
+
+Only the owner can read files with keys. A missing certificate of processes or clients is created at the next start, so
+that it can be renewed by removing it. Both authorities are replaced together, with everything that they have signed,
+after the directory was removed. An authority with a missing file is never replaced: the file may exist elsewhere.
+
+The authority of ``certs`` is a directory with the same files. A host or user can keep its key on its own machine and
+send only a certificate request.
 """
 
 import argparse
+import json
+import os
+import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cryptography import x509
+from shardwright.deploy.authority import (
+    Authority,
+    CertificateRequest,
+    alternative_names,
+    parse_certified_host,
+    parse_common_name,
+    read_certificate,
+)
+from shardwright.deploy.durable_files import locked_directory, write_once, write_private
+from shardwright.deploy.errors import DeployError, os_reason
 
-from shardwright.deploy.access import write_once
-from shardwright.deploy.authority import Authority, CertificateRequest, alternative_names
-from shardwright.deploy.errors import DeployError
-from shardwright.deploy.tls_files import CLIENTS, SERVERS, TlsFiles
+SERVERS: Final = "servers"
+"""The organizational unit in the certificates of processes."""
+CLIENTS: Final = "clients"
+"""The organizational unit of clients' certificates, because the servers' unit may mark a member."""
 
 DEFAULT_AUTHORITY: Final = Path("authority")
 RENEWAL: Final = timedelta(days=30)
 """Remaining validity below which a certificate is replaced."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The files of a cluster with TLS."""
+
+    directory: Path
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate of the servers' authority."""
+        return self.directory / "ca.pem"
+
+    @property
+    def clients_ca_file(self) -> Path:
+        """The certificate of the clients' authority."""
+        return self.directory / "clients-ca.pem"
+
+    @property
+    def authorities_file(self) -> Path:
+        """The certificates of both authorities."""
+        return self.directory / "authorities.pem"
+
+    @property
+    def server_file(self) -> Path:
+        """Certificate and key of the processes."""
+        return self.directory / "server.pem"
+
+    @property
+    def member_file(self) -> Path:
+        """Certificate and key for connections of the processes to each other."""
+        return self.directory / "member.pem"
+
+    @property
+    def client_file(self) -> Path:
+        """Certificate and key for clients."""
+        return self.directory / "client.pem"
+
+    @property
+    def crl_file(self) -> Path:
+        """The list of revoked certificates, which need not exist; processes read it when they start."""
+        return self.directory / "crl.pem"
+
+    def create(self) -> None:
+        """Create the missing files; `deploy.layout.Layout.create` calls this at each ``up`` and ``add-shard``.
+
+        Raises:
+            DeployError: a file cannot be written, or an authority cannot be used.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            if not self.has_authority():
+                for of_another_authority in (self.server_file, self.member_file, self.client_file):
+                    of_another_authority.unlink(missing_ok=True)
+            authority, authority_of_clients = self.authorities()
+            if not self.server_file.exists():
+                write_once(self.server_file, authority.issue(SERVERS, "localhost", _names_of_machine()))
+            if not self.member_file.exists():
+                write_once(self.member_file, authority.issue(SERVERS, "member", ()))
+            if not self.client_file.exists():
+                write_once(self.client_file, authority_of_clients.issue(CLIENTS, "client", ()))
+        except OSError as error:
+            raise DeployError(f"cannot create the certificates in {self.directory}: {os_reason(error)}") from error
+
+    def connection(self) -> Mapping[str, Any]:
+        """Return the launcher's options for connections to any process."""
+        return {"tls": True, "tlsCAFile": str(self.ca_file), "tlsCertificateKeyFile": str(self.member_file)}
+
+    def client_connection(self) -> Mapping[str, Any]:
+        """Return the clients' options for connections to the routers."""
+        return {**self.connection(), "tlsCertificateKeyFile": str(self.client_file)}
+
+    def log_in(self) -> Mapping[str, Any]:
+        """Return the launcher's connection options, with a log-in as a member of the cluster."""
+        return {**self.connection(), "authMechanism": "MONGODB-X509", "authSource": "$external"}
+
+    def daemon_words(self) -> list[str]:
+        """Return the options of a daemon."""
+        files = ("--tls-certificate-key-file", str(self.server_file), "--tls-cluster-file", str(self.member_file))
+        accepted = ("--tls-cluster-ca-file", str(self.authorities_file)) if self.authorities_file.exists() else ()
+        revoked = ("--tls-crl-file", str(self.crl_file)) if self.crl_file.exists() else ()
+        return ["--tls-mode", "require", *files, "--tls-ca-file", str(self.ca_file), *accepted, *revoked]
+
+    def mongod_words(self) -> list[str]:
+        """Return the options of a mongod."""
+        files = ("--tlsCertificateKeyFile", str(self.server_file), "--tlsClusterFile", str(self.member_file))
+        revoked = ("--tlsCRLFile", str(self.crl_file)) if self.crl_file.exists() else ()
+        return ["--tlsMode", "requireTLS", *files, "--tlsCAFile", str(self.ca_file), *revoked]
+
+    def describe(self) -> dict[str, str]:
+        """Return the entry for ``--json``."""
+        return {
+            "caFile": str(self.ca_file),
+            "clientCertificateFile": str(self.client_file),
+            "memberCertificateFile": str(self.member_file),
+        }
+
+    @property
+    def _servers_files(self) -> tuple[Path, Path]:
+        return self.directory / "ca-key.pem", self.ca_file
+
+    @property
+    def _clients_files(self) -> tuple[Path, Path]:
+        return self.directory / "clients-ca-key.pem", self.clients_ca_file
+
+    def has_authority(self) -> bool:
+        """Whether there are authorities; False if there is no file of any, nor a symbolic link to one.
+
+        Raises:
+            DeployError: some files are missing.
+        """
+        required: tuple[Path, ...] = (*self._servers_files, *self._clients_files)
+        if not any(map(os.path.lexists, (*required, self.authorities_file))):
+            return False
+        present = [each for each in required if each.exists()]
+        if present == list(self._servers_files) and not self.authorities_file.exists():
+            required = self._servers_files  # an older directory
+        missing = [each.name for each in required if each not in present]
+        if missing:
+            raise DeployError(
+                f"the authorities in {self.directory} lack {' and '.join(missing)}: put a copy back; or, to have "
+                f"everything signed by new authorities, remove {self.directory}"
+            )
+        return True
+
+    def authorities(self) -> tuple[Authority, Authority]:
+        """Return the servers' and the clients' authority, which may be the same, and create them if there are none.
+
+        Raises:
+            OSError: the directory cannot be used.
+            DeployError: a file is missing or cannot be written, or an authority cannot sign certificates.
+        """
+        with locked_directory(self.directory):
+            if not self.has_authority():
+                self._create_authorities()
+        servers = Authority.load(*self._servers_files)
+        if not self.clients_ca_file.exists():
+            return servers, servers
+        clients = Authority.load(*self._clients_files)
+        write_once(self.authorities_file, servers.text + clients.text)
+        return servers, clients
+
+    def _create_authorities(self) -> None:
+        servers, clients = Authority.new("authority"), Authority.new("authority for clients")
+        try:
+            clients.save(*self._clients_files)
+            servers.save(*self._servers_files)
+            write_private(self.authorities_file, servers.text + clients.text)
+        except BaseException:
+            for incomplete in (*self._servers_files, *self._clients_files, self.authorities_file):
+                incomplete.unlink(missing_ok=True)
+            raise
+
+
+def _names_of_machine() -> tuple[str, ...]:
+    """Return the names and addresses of this machine; the kernel accepts host names that DNS does not."""
+    names = ("localhost", "127.0.0.1", "::1")
+    try:
+        return (*names, parse_certified_host(socket.gethostname()))
+    except ValueError:
+        return names
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +264,7 @@ def run_command(options: argparse.Namespace) -> int:
         for line in _ACTIONS[options.action](options):
             print(line)
     except OSError as error:
-        raise DeployError(f"cannot use {error.filename}: {error.strerror}") from error
+        raise DeployError(f"cannot use {os_reason(error)}") from error
     return 0
 
 
@@ -80,9 +273,8 @@ def authorities(directory: Path) -> tuple[Authority, Authority]:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return TlsFiles(directory).authorities()
-    except (OSError, ValueError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DeployError(f"cannot use the authority in {directory}: {reason}") from error
+    except OSError as error:
+        raise DeployError(f"cannot use the authority in {directory}: {error.strerror}") from error
 
 
 def host_names(name: str, aliases: list[str]) -> tuple[str, ...]:
@@ -101,14 +293,15 @@ def _authority(options: argparse.Namespace) -> list[str]:
 
 
 def _host(options: argparse.Namespace) -> list[str]:
-    hosts = host_names(options.subject, options.names)
+    hosts = _checked_hosts(options)
     path: Path = options.out or Path(f"{options.subject}.pem")
     _write_new(path, lambda: authorities(options.authority)[0].issue(SERVERS, options.subject, hosts))
     return _described(path)
 
 
 def _user(options: argparse.Namespace) -> list[str]:
-    path: Path = options.out or Path(f"{options.subject}.pem")
+    _check_user(options.subject)
+    path: Path = options.out or _default_file(options.subject, ".pem", "--out")
     _write_new(path, lambda: authorities(options.authority)[1].issue(CLIENTS, options.subject, ()))
     return _described(path)
 
@@ -116,11 +309,13 @@ def _user(options: argparse.Namespace) -> list[str]:
 def _request(options: argparse.Namespace) -> list[str]:
     if options.user and options.names:
         raise DeployError("a user's certificate has no host names: omit them, or omit --user")
-    key_file: Path = options.key or Path(f"{options.subject}.key")
-    request_file: Path = options.out or Path(f"{options.subject}.csr")
+    if options.user:
+        _check_user(options.subject)
+    hosts = () if options.user else _checked_hosts(options)
+    key_file: Path = options.key or _default_file(options.subject, ".key", "--key")
+    request_file: Path = options.out or _default_file(options.subject, ".csr", "--out")
     for path in (key_file, request_file):
         _refuse_existing(path)
-    hosts = () if options.user else host_names(options.subject, options.names)
     key, request = CertificateRequest.new(options.subject, hosts)
     write_once(key_file, key)
     write_once(request_file, request)
@@ -149,26 +344,44 @@ def _show(options: argparse.Namespace) -> list[str]:
 
 def _described(path: Path) -> list[str]:
     certificate = read_certificate(path)
-    hosts = alternative_names(certificate.extensions)
-    subject = certificate.subject.rfc4514_string()
+    names = ", ".join(alternative_names(certificate.extensions))
+    subject = _printable(certificate.subject.rfc4514_string())
+    user = json.dumps(subject, ensure_ascii=False)
     return [
         f"{path}: {subject}, until {certificate.not_valid_after_utc:%Y-%m-%d}",
-        f"  for {', '.join(hosts)}"
-        if hosts
-        else f'  db.getSiblingDB("$external").createUser({{ user: "{subject}", roles: […] }})',
+        f"  for {_printable(names)}"
+        if names
+        else f'  db.getSiblingDB("$external").createUser({{ user: {user}, roles: […] }})',
     ]
 
 
-def read_certificate(path: Path) -> x509.Certificate:
-    """Read the first certificate in a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+def _checked_hosts(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the hosts of a certificate; its common name is the first."""
     try:
-        return x509.load_pem_x509_certificates(path.read_bytes())[0]
+        if "*" in parse_common_name(options.subject):
+            raise ValueError(f"{options.subject!r} is not the name of one host: give it as an ALIAS")
+        name, *aliases = map(parse_certified_host, (options.subject, *options.names))
     except ValueError as error:
-        raise DeployError(f"{path} has no certificate: {error}") from error
+        raise DeployError(str(error)) from error
+    return host_names(name, aliases)
+
+
+def _check_user(name: str) -> None:
+    try:
+        parse_common_name(name)
+    except ValueError as error:
+        raise DeployError(str(error)) from error
+
+
+def _default_file(name: str, suffix: str, option: str) -> Path:
+    if "/" in name:
+        raise DeployError(f"{name} cannot be the name of a file: give {option}")
+    return Path(f"{name}{suffix}")
+
+
+def _printable(text: str) -> str:
+    """Replace characters that could control a terminal: anyone can write them into a certificate or request."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _write_new(path: Path, text: Callable[[], str]) -> None:

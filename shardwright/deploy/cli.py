@@ -1,50 +1,146 @@
-"""The ``shardwright`` command."""
+"""The ``shardwright`` command, and the programs that it runs.
+
+mongosh and tail replace its process; the console runs alongside a cluster.
+"""
 
 import argparse
+import os
+import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
 
 from bson.json_util import dumps
 
-from shardwright.console.cli import ConsoleError, is_uri, run_console
-from shardwright.console.routing_commands import RoutingCommandError, run_explain, run_lint
+from shardwright.console.cli import ConsoleError, RoutingCommandError, is_uri, run_console, run_explain, run_lint
 from shardwright.deploy.balancing import explanation_text, status_text
 from shardwright.deploy.certs import run_command as run_certs
 from shardwright.deploy.cluster import LocalCluster, json_line
-from shardwright.deploy.cluster_text import cluster_text, how_to_connect
+from shardwright.deploy.cluster_state import DAEMONS
 from shardwright.deploy.command_line import argument_parser
-from shardwright.deploy.completion import completion_script
-from shardwright.deploy.consistency import inconsistencies_text
-from shardwright.deploy.console_process import console_beside
-from shardwright.deploy.daemon_options import DAEMONS
-from shardwright.deploy.doctor import EXIT_FINDINGS, findings_json, findings_text, of_connection_string
+from shardwright.deploy.command_parser import completion_script
+from shardwright.deploy.doctor import EXIT_FINDINGS, findings_json, findings_text, gather, of_connection_string
 from shardwright.deploy.doctor_checks import examine
-from shardwright.deploy.doctor_gather import gather
-from shardwright.deploy.errors import DeployError
-from shardwright.deploy.interrupts import signals_interrupt
+from shardwright.deploy.errors import DeployError, os_reason
 from shardwright.deploy.joining import init_set, join
-from shardwright.deploy.mongod import find_mongod
-from shardwright.deploy.observing import ClusterObserver
+from shardwright.deploy.mongod import client_of, find_mongod
+from shardwright.deploy.observing import ClusterObserver, inconsistencies_text
 from shardwright.deploy.planned_files import run_command as run_plan
-from shardwright.deploy.process_list import process_table
-from shardwright.deploy.shell import mongosh, tail
+from shardwright.deploy.processes import signals_interrupt
+from shardwright.deploy.status import cluster_text, how_to_connect, process_table, watch
 from shardwright.deploy.steps import Steps
-from shardwright.deploy.top import watch
-from shardwright.deploy.up_options import UpOptions
+from shardwright.deploy.up import UpOptions
 from shardwright.deploy.upgrade import run_finish_upgrade
 from shardwright.mongosh_compat.jstests.command import run_command as run_jstests
-from shardwright.mongosh_compat.runner import MongoshNotFoundError
+from shardwright.mongosh_compat.runner import MongoshNotFoundError, find_mongosh
 from shardwright.sync.cli import SyncCommandError
 from shardwright.sync.cli import run_command as run_sync
+
+URI_VARIABLE: Final = "SHARDWRIGHT_URI"
+"""The environment variable for the connection string, because every user of the machine can read command lines."""
+
+_CONNECT_SCRIPT: Final = f"db = connect(process.env.{URI_VARIABLE}); delete process.env.{URI_VARIABLE}; void 0"
+
+_CONSOLE_STOP_SECONDS_MAX: Final = 10.0
 
 EXIT_INCONSISTENT: Final = 2
 """The exit status of `shardwright check` after findings; errors exit with 1."""
 
 EXIT_INTERRUPTED: Final = 130
 """The exit status that a shell reports for a command ended by SIGINT."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to run."""
+
+    words: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def replace_this_process(self) -> None:
+        """Run the program in place of this process."""
+        try:
+            os.execvpe(self.words[0], list(self.words), {**os.environ, **self.environment})
+        except OSError as error:
+            raise DeployError(f"cannot run {shlex.join(self.words[:1])}: {error.strerror}") from error
+
+
+def mongosh(document: dict[str, Any], words: Sequence[str]) -> Program:
+    """Return the mongosh that connects to a cluster and logs in as its first user.
+
+    Args:
+        words: further words of its command line; with a script, mongosh exits after it.
+    """
+    try:
+        program = find_mongosh()
+    except MongoshNotFoundError as error:
+        raise DeployError(str(error)) from error
+    stay = () if any(word in ("--eval", "--file", "-f") or word.endswith(".js") for word in words) else ("--shell",)
+    uri = connection_string(document)
+    return Program([program, "--nodb", *stay, "--eval", _CONNECT_SCRIPT, *words], {URI_VARIABLE: uri})
+
+
+def connection_string(document: dict[str, Any]) -> str:
+    """Return the connection string of a cluster with all client options, possibly including a password."""
+    uri, access, tls = str(document["uri"]), document.get("auth"), document.get("tls")
+    parameters: dict[str, str] = {}
+    if access is not None:
+        try:
+            password = Path(access["passwordFile"]).read_text(encoding="ascii")
+        except OSError as error:
+            raise DeployError(f"cannot read the password in {access['passwordFile']}: {error.strerror}") from error
+        user = f"{quote_plus(access['user'])}:{quote_plus(password)}"
+        uri = uri.replace("mongodb://", f"mongodb://{user}@", 1)
+        parameters["authSource"] = access["database"]
+    if tls is not None:
+        parameters["tls"] = "true"
+        parameters["tlsCAFile"] = tls["caFile"]
+        parameters["tlsCertificateKeyFile"] = tls["clientCertificateFile"]
+    return f"{uri}?{urlencode(parameters)}" if parameters else uri
+
+
+def tail(log: Path, lines: int, *, follows: bool) -> Program:
+    """Return the program that prints the end of a log.
+
+    Args:
+        follows: whether to continue with new lines, also after a rotation.
+    """
+    if not log.exists():
+        raise DeployError(f"there is no log {log}: the process was never started")
+    return Program(["tail", "-n", str(lines), *(("-F",) if follows else ()), str(log)])
+
+
+@contextmanager
+def console_beside(directory: Path, port: int | None) -> Iterator[str | None]:
+    """Run a console within the block; yields the line with its address.
+
+    Args:
+        port: of the console, 0 for any free one; None for no console.
+    """
+    if port is None:
+        yield None
+        return
+    log = directory / "logs" / "console.log"
+    words = ["console", str(directory), "--port", str(port), "--log-file", str(log)]
+    command = [sys.executable, "-m", "shardwright.deploy.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline().strip() if process.stdout is not None else ""
+            if not line:
+                raise DeployError(f"the console did not start: see {log}")
+            yield line
+        finally:
+            process.terminate()
+            try:
+                process.wait(_CONSOLE_STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +152,11 @@ def main(arguments: list[str] | None = None) -> int:
     except DeployError as error:
         print(f"shardwright: {error}", file=sys.stderr)
         return error.exit_status
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"shardwright: cannot use {os_reason(error)}", file=sys.stderr)
+        return DeployError.exit_status
     except KeyboardInterrupt:
         print("shardwright: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -276,9 +377,8 @@ def _about_routing(
     run: Callable[[argparse.Namespace, str, Mapping[str, Any], Callable[[str], object]], int],
 ) -> int:
     try:
-        if options.uri is not None:
-            return run(options, options.uri, {}, print)
-        uri, client_options = ClusterObserver(options.dir).client()
+        uri, client_options = (options.uri, {}) if options.uri is not None else ClusterObserver(options.dir).client()
+        client_of(uri, client_options).close()
         return run(options, uri, client_options, print)
     except RoutingCommandError as error:
         raise DeployError(str(error)) from error
@@ -293,7 +393,7 @@ def _jstest(options: argparse.Namespace) -> int:
 
 def _sync(options: argparse.Namespace) -> int:
     try:
-        return run_sync(options, sys.stdout)
+        return run_sync(options, sys.stdout, lambda uri, subject: client_of(uri, {}, subject).close())
     except SyncCommandError as error:
         raise DeployError(str(error)) from error
 

@@ -10,32 +10,24 @@ from typing import Any, Final
 
 from bson import json_util
 
-from shardwright.deploy.added_shard import add_shard
+from shardwright.deploy.access import has_key
 from shardwright.deploy.balancing import balancer, explanation
-from shardwright.deploy.cluster_auth import change_mode
-from shardwright.deploy.cluster_state import ClusterState
-from shardwright.deploy.consistency import inconsistencies
-from shardwright.deploy.daemon_options import check_options
+from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB, DEFAULT_WORKERS, ClusterState, check_options
+from shardwright.deploy.doctor import Credentials, examine_host, gather
 from shardwright.deploy.doctor_facts import Facts
-from shardwright.deploy.doctor_gather import Credentials, examine_host, gather
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.key_rotation import rotate_key
+from shardwright.deploy.internal_authentication import change_mode, rotate_key
 from shardwright.deploy.layout import DamagedStateError, Layout, remove_sockets
-from shardwright.deploy.migrations import migrations_under_way
-from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import find_mongod, untried_release
-from shardwright.deploy.plan import existing_cluster, new_cluster
+from shardwright.deploy.observing import inconsistencies
 from shardwright.deploy.ports import PortReservation
-from shardwright.deploy.process_list import processes_with_states
-from shardwright.deploy.processes import exit_description, wait_any_ended
-from shardwright.deploy.recovery import recovered_state
-from shardwright.deploy.removed_shard import remove_shard
-from shardwright.deploy.reshardings import reshardings_under_way
-from shardwright.deploy.start import start_cluster
+from shardwright.deploy.processes import exit_description, marked_processes, wait_any_ended
+from shardwright.deploy.shards import add_shard, remove_shard
+from shardwright.deploy.status import migrations_under_way, processes_with_states, reshardings_under_way
 from shardwright.deploy.steps import Steps, counted
 from shardwright.deploy.supervisor import STOP_ORDER, Supervisor
-from shardwright.deploy.topology import ProcessPlan, Role
-from shardwright.deploy.up_options import UpOptions
+from shardwright.deploy.topology import ProcessPlan, Role, Size, Topology
+from shardwright.deploy.up import UpOptions, existing_cluster, new_cluster, start_cluster
 
 WATCH_INTERVAL: Final = 1.0
 """Seconds between checks for processes that another command has started or stopped."""
@@ -83,7 +75,7 @@ class LocalCluster:
             state = self._layout.require()
         except DamagedStateError as error:
             self._steps.say(f"shardwright: {error}")
-            state = recovered_state(self._layout)
+            state = _recovered_state(self._layout)
         with self._layout.lock(wait=True):
             self._stop(state, self._supervisor(state))
 
@@ -149,7 +141,7 @@ class LocalCluster:
         return balancer(*self.connection(), action)
 
     def check(self, *, indexes: bool) -> list[dict[str, Any]]:
-        """Return the inconsistencies of the cluster's metadata (see `deploy.consistency`)."""
+        """Return the inconsistencies of the cluster's metadata (see `deploy.observing`)."""
         return inconsistencies(*self.connection(), indexes=indexes)
 
     def explain_balancer(self) -> dict[str, Any]:
@@ -189,7 +181,7 @@ class LocalCluster:
         }
 
     def process_list(self) -> list[dict[str, Any]]:
-        """Return the processes with their states (see `deploy.process_list`)."""
+        """Return the processes with their states (see `deploy.status`)."""
         state = self._layout.require()
         supervisor = self._supervisor(state)
         plans = state.topology.processes
@@ -235,11 +227,11 @@ class LocalCluster:
         self._steps.say(f"{self._layout.root} was deleted")
 
     def migrations(self) -> list[dict[str, Any]]:
-        """Return the active migrations, from the running shard daemons (see `deploy.migrations`)."""
+        """Return the active migrations, from the running shard daemons (see `deploy.status`)."""
         return migrations_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def reshardings(self) -> list[dict[str, Any]]:
-        """Return the recipients of the present resharding operation (see `deploy.reshardings`)."""
+        """Return the recipients of the present resharding operation (see `deploy.status`)."""
         return reshardings_under_way(self._running_shard_daemons(), self._layout.log_in(self._layout.require()))
 
     def _running_shard_daemons(self) -> list[ProcessPlan]:
@@ -321,3 +313,15 @@ class LocalCluster:
 def json_line(document: dict[str, Any]) -> str:
     """Encode ``document`` on one line; shard keys are written as MongoDB extended JSON."""
     return json.dumps(document, separators=(",", ":"), default=json_util.default)
+
+
+def _recovered_state(layout: Layout) -> ClusterState:
+    """Return a state with only the names and roles of the running processes."""
+    plans = tuple(ProcessPlan(name, _role(name), port=0) for name in sorted(marked_processes(layout.identity())))
+    return ClusterState(Topology(Size(), plans), "", DEFAULT_CACHE_GB, DEFAULT_WORKERS, layout.choose_sockets())
+
+
+def _role(name: str) -> Role:
+    """Return the role in a name: at the end of ``shard0.1.mongod``, at the beginning of ``router.0``."""
+    first, last = name.partition(".")[0], name.rpartition(".")[2]
+    return Role.ROUTER if first == Role.ROUTER else Role(last)

@@ -1,12 +1,22 @@
-"""The settings of a cluster, as recorded in its state file."""
+"""The settings of a cluster in its state file, among them options of daemons and server parameters.
 
+``--router-option NAME=VALUE`` and its like add options to daemons, such as limits and timeouts. The launcher has a list
+of the daemon options that it sets itself, and refuses those here. Any other option is checked by the daemon's own
+command line parser, before anything is started or saved.
+
+Most server parameters belong to the shards' mongods, which have the parameters for sharding in every role; shard
+daemons have a few of their own. Test commands are enabled on routers; the mongods behind daemons always have them.
+"""
+
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from shardwright.deploy.daemon_options import DaemonOptions
-from shardwright.deploy.modes import KEY_FILE
+from shardwright.deploy.access import KEY_FILE
+from shardwright.deploy.errors import DeployError
 from shardwright.deploy.topology import ProcessPlan, Role, Topology
 
 FORMAT: Final = 1
@@ -17,6 +27,49 @@ DEFAULT_CACHE_GB: Final = 0.25
 DEFAULT_WORKERS: Final = 1
 DEFAULT_LOG_ROTATE: Final = "rename"
 
+DaemonOptions = Mapping[Role, Mapping[str, str]]
+"""Options by role, and by their names without dashes. An empty value removes the option."""
+
+DAEMONS: Final = (Role.ROUTER, Role.SHARDD, Role.CONFIGD)
+
+_GIVEN_BY_LAUNCHER: Final = frozenset(
+    {
+        *("bind-ip", "port", "metrics-bind-ip", "metrics-port", "unix-socket-directory", "log-file", "log-rotate"),
+        *("configdb", "workers", "mongod-socket", "mongod-address", "set-parameter", "key-file"),
+        *("tls-mode", "tls-certificate-key-file", "tls-cluster-file", "tls-ca-file", "mongod-tls"),
+        "cluster-auth-mode",
+    }
+)
+
+_HELP_SECONDS_MAX: Final = 60.0
+
+ORPHAN_CLEANUP_DELAY: Final = "orphanCleanupDelaySecs"
+VERIFY_MIGRATIONS: Final = "verifyMigrations"
+ENABLE_TEST_COMMANDS: Final = "enableTestCommands"
+DIAGNOSTIC_DATA: Final = "diagnosticDataCollectionEnabled"
+
+_SESSION_TIMEOUT: Final = "localLogicalSessionTimeoutMinutes"
+_OF_ALL_MONGODS: Final = frozenset({_SESSION_TIMEOUT, DIAGNOSTIC_DATA})
+
+_OF_CONFIG_MONGODS: Final = {"periodicNoopIntervalSecs": "1"}
+"""Parameters that a genuine config server sets itself. Its cluster time advances every second instead of every ten."""
+
+_OF_BOTH: Final = frozenset({"enablePassages"})
+_OF_SHARD_DAEMONS: Final = _OF_BOTH | frozenset(
+    {
+        *(VERIFY_MIGRATIONS, "migrationCatchUpTimeoutSecs"),
+        *("autoSplitChunks", "autoSplitGrowthFraction", "keyStatistics", "keyStatisticsIntervalSecs"),
+    }
+)
+_OF_ROUTERS: Final = frozenset({ENABLE_TEST_COMMANDS, "queryStatsShapesMax"}) | _OF_BOTH
+_OF_ROUTERS_TOO: Final = frozenset(
+    {
+        *("disableLogicalSessionCacheRefresh", "logicalSessionRefreshMillis", "maxAcceptableLogicalClockDriftSecs"),
+        *("maxSessions", _SESSION_TIMEOUT),
+    }
+)
+"""Parameters of routers as well as of the shards' mongods."""
+
 
 @dataclass(frozen=True)
 class ClusterState:
@@ -25,13 +78,13 @@ class ClusterState:
     Attributes:
         cache_gb: WiredTiger cache of each mongod, in GiB.
         sockets: directory of the processes' UNIX sockets.
-        parameters: server parameters of the shards (see `deploy.parameters`).
+        parameters: server parameters of the shards.
         separate_sockets: whether each daemon has its own socket directory.
         log_rotate: action on a log file at rotation, ``rename`` or ``reopen``.
         has_access_control: whether processes and clients have to log in.
         added: every shard that was ever added to the cluster. One that the catalog no longer has was removed, and must
             not be added again.
-        cluster_auth_mode: how the processes authenticate to each other (`deploy.modes`), with access control.
+        cluster_auth_mode: how the processes authenticate to each other (`deploy.access`), with access control.
     """
 
     topology: Topology
@@ -103,3 +156,82 @@ class ClusterState:
             document.get("tls", False),
             document.get("clusterAuthMode", KEY_FILE),
         )
+
+
+def parse_option(text: str) -> tuple[str, str]:
+    """Parse name and value from ``NAME=VALUE``, which may begin with dashes.
+
+    Raises:
+        ValueError: it is not of that form, or the launcher sets this option itself.
+    """
+    name, equals, value = text.removeprefix("--").partition("=")
+    if not equals or not name.replace("-", "").isalnum() or name.startswith("-"):
+        raise ValueError(f"{text!r} is not of the form NAME=VALUE")
+    if name in _GIVEN_BY_LAUNCHER:
+        raise ValueError(f"{name} is an option that `up` sets itself")
+    return name, value
+
+
+def combined(before: DaemonOptions, changes: DaemonOptions) -> dict[Role, dict[str, str]]:
+    """Merge changes into a cluster's options."""
+    merged = {role: {**before.get(role, {}), **changes.get(role, {})} for role in DAEMONS}
+    return {role: {name: value for name, value in options.items() if value} for role, options in merged.items()}
+
+
+def check_options(options: DaemonOptions) -> None:
+    """Check each daemon's options with its own command line parser."""
+    for role, of_role in options.items():
+        given = {name: value for name, value in of_role.items() if value}
+        if given:
+            _check_options_of(role, given)
+
+
+def option_words(options: Mapping[str, str]) -> list[str]:
+    """Return the options as words of a daemon's command line."""
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+def _check_options_of(role: Role, options: Mapping[str, str]) -> None:
+    command = [sys.executable, "-P", "-m", f"shardwright.{role}.main", *option_words(options), "--help"]
+    try:
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=_HELP_SECONDS_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeployError(f"cannot check the options of the {role}: {error}") from error
+    if completed.returncode:
+        reason = (completed.stderr.splitlines() or ["no reason given"])[-1].partition("error: ")
+        raise DeployError(f"--{role}-option: {reason[2] or reason[0]}")
+    known = set(completed.stdout.replace(",", " ").split())
+    for name in options:
+        if f"--{name}" not in known:
+            raise DeployError(f"--{role}-option: the {role} has no option --{name}")
+
+
+def parse_parameter(text: str) -> tuple[str, str]:
+    """Parse name and value from ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isalnum() or not value:
+        raise ValueError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+def parameters_of_daemon(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Select the parameters for shard daemons."""
+    return {name: value for name, value in parameters.items() if name in _OF_SHARD_DAEMONS}
+
+
+def parameters_of_router(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Select the parameters for routers."""
+    return {name: value for name, value in parameters.items() if name in _OF_ROUTERS | _OF_ROUTERS_TOO}
+
+
+def parameters_of_config_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Select the parameters for the config servers' mongods, and add the ones that only these have.
+
+    One of them determines the expiry of ``config.system.sessions``.
+    """
+    return {**_OF_CONFIG_MONGODS, **{name: value for name, value in parameters.items() if name in _OF_ALL_MONGODS}}
+
+
+def parameters_of_mongod(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Select the parameters for the shards' mongods."""
+    return {name: value for name, value in parameters.items() if name not in _OF_SHARD_DAEMONS | _OF_ROUTERS}

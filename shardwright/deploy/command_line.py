@@ -4,28 +4,17 @@ import argparse
 import signal
 from pathlib import Path
 
-from shardwright.console.cli import add_console_options
-from shardwright.console.routing_commands import add_explain_options, add_lint_options
-from shardwright.deploy import argument_types
-from shardwright.deploy.balancing import ACTIONS
+from shardwright.console.cli import add_console_options, add_explain_options, add_lint_options
+from shardwright.deploy import command_parser
+from shardwright.deploy.access import MODES
+from shardwright.deploy.balancing import BALANCER_ACTIONS
 from shardwright.deploy.certs import add_options as add_certs_options
-from shardwright.deploy.cluster_state import DEFAULT_CACHE_GB
-from shardwright.deploy.command_parser import SuggestingParser, version_text
-from shardwright.deploy.completion import SHELLS
-from shardwright.deploy.daemon_options import DAEMONS
+from shardwright.deploy.cluster_state import DAEMONS, DEFAULT_CACHE_GB, ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS
+from shardwright.deploy.command_parser import SHELLS, SuggestingParser, version_text
 from shardwright.deploy.joining import add_options as add_joining_options
 from shardwright.deploy.layout import DEFAULT_DIRECTORY
-from shardwright.deploy.modes import MODES
-from shardwright.deploy.parameters import ORPHAN_CLEANUP_DELAY, VERIFY_MIGRATIONS
 from shardwright.deploy.planned_files import add_options as add_plan_options
-from shardwright.deploy.up_options import (
-    DEFAULT_PORT,
-    DEFAULT_START_TIMEOUT,
-    MEMBERS_MAX,
-    ROUTERS_MAX,
-    SHARDS_MAX,
-    WORKERS_MAX,
-)
+from shardwright.deploy.up import DEFAULT_PORT, DEFAULT_START_TIMEOUT, MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
 from shardwright.deploy.upgrade import add_options as add_upgrade_options
 from shardwright.mongosh_compat.jstests.command import add_options as add_jstest_options
 from shardwright.sync.cli import add_options as add_sync_options
@@ -60,7 +49,7 @@ def argument_parser() -> SuggestingParser:
     logs = command("logs", "Print the end of the log of one process.")
     logs.add_argument("name", help="as `status` shows it, for example router.0")
     logs.add_argument("-f", "--follow", action="store_true", help="continue with new lines, until Ctrl-C")
-    logs.add_argument("--lines", type=argument_types.count, default=100, metavar="N", help="(default: %(default)s)")
+    logs.add_argument("--lines", type=command_parser.count, default=100, metavar="N", help="(default: %(default)s)")
 
     connect = command("connect", "Open mongosh on the cluster, logged in as its first user.")
     connect.add_argument(
@@ -70,7 +59,7 @@ def argument_parser() -> SuggestingParser:
     kill = command("kill", "Send a signal to one process.")
     kill.add_argument("name", help="as `status` shows it, for example shard0.0.mongod")
     kill.add_argument(
-        "--signal", type=argument_types.signal_of, default=signal.SIGKILL, help="name or number (default: KILL)"
+        "--signal", type=command_parser.signal_of, default=signal.SIGKILL, help="name or number (default: KILL)"
     )
 
     restart = command("restart", "Stop one process, start it again and wait until it is ready.")
@@ -93,7 +82,7 @@ def argument_parser() -> SuggestingParser:
     add_shard = command("add-shard", "Start another shard and add it to the running cluster.")
     add_shard.add_argument(
         "--members",
-        type=argument_types.count,
+        type=command_parser.count,
         metavar="N",
         help="members of its replica set (default: as the other shards)",
     )
@@ -103,7 +92,7 @@ def argument_parser() -> SuggestingParser:
     remove_shard.add_argument("name", help="the shard, for example shard1")
 
     balancer = command("balancer", "Start or stop the balancer, or show its state and what it does next.")
-    balancer.add_argument("action", nargs="?", choices=ACTIONS, default="status", help="(default: status)")
+    balancer.add_argument("action", nargs="?", choices=BALANCER_ACTIONS, default="status", help="(default: status)")
     balancer.add_argument("--explain", action="store_true", help="show the decisions of the next round, with reasons")
     balancer.add_argument("--json", action="store_true", help="print one JSON line")
 
@@ -144,13 +133,13 @@ def argument_parser() -> SuggestingParser:
     top = command("top", "Show live rates and latencies by command and shard, until interrupted.")
     top.add_argument(
         "--interval",
-        type=argument_types.amount,
+        type=command_parser.amount,
         default=2.0,
         metavar="SECONDS",
         help="length of an interval (default: %(default)s)",
     )
     top.add_argument(
-        "--times", type=argument_types.count, metavar="N", help="end after this many intervals (default: never)"
+        "--times", type=command_parser.count, metavar="N", help="end after this many intervals (default: never)"
     )
 
     init_set = (
@@ -158,7 +147,8 @@ def argument_parser() -> SuggestingParser:
     )
     join = "On a host with a mongod and its daemon running: add them to a replica set that exists."
     description = (
-        "Write the files of all hosts of a cluster, or show what differs; the exit status is 1 if something does."
+        "Write the files of all hosts of a cluster, or show what differs; the exit status is 1 if something does, and "
+        "2 after an error."
     )
     add_plan_options(commands.add_parser("plan", help=description, description=description))
 
@@ -184,13 +174,13 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     _add_size(up)
     up.add_argument(
         "--port",
-        type=argument_types.port,
+        type=command_parser.port,
         help=f"port of the first router, 0 for any free one (default: {DEFAULT_PORT})",
     )
     up.add_argument("--mongod", metavar="PATH", help="mongod to run (default: $SHARDWRIGHT_MONGOD, PATH, embedded)")
     up.add_argument(
         "--cache-gb",
-        type=argument_types.amount,
+        type=command_parser.amount,
         metavar="GIB",
         help=f"WiredTiger cache of each mongod (default: {DEFAULT_CACHE_GB})",
     )
@@ -225,7 +215,7 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--console-port",
-        type=argument_types.port,
+        type=command_parser.port,
         metavar="PORT",
         help="serve the console on this port too, 0 for any free one (default: no console)",
     )
@@ -246,7 +236,7 @@ def _add_size(parser: argparse.ArgumentParser) -> None:
     add("--routers", "number of routers", 1, ROUTERS_MAX)
     parser.add_argument(
         "--workers",
-        type=argument_types.count,
+        type=command_parser.count,
         metavar="N",
         help=f"processes that share each router's port (default: 1, at most {WORKERS_MAX})",
     )
@@ -255,7 +245,7 @@ def _add_size(parser: argparse.ArgumentParser) -> None:
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
-        type=argument_types.amount,
+        type=command_parser.amount,
         default=DEFAULT_START_TIMEOUT,
         metavar="SECONDS",
         help=f"give up starting after this long (default: {DEFAULT_START_TIMEOUT:.0f})",
@@ -267,7 +257,7 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set-parameter",
         dest="parameters",
-        type=argument_types.parameter,
+        type=command_parser.parameter,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -276,7 +266,7 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--orphan-cleanup-delay",
         dest="parameters",
-        type=argument_types.orphan_cleanup_delay,
+        type=command_parser.orphan_cleanup_delay,
         action="append",
         metavar="SECONDS",
         help=f"delay before a shard deletes documents it has given away, {ORPHAN_CLEANUP_DELAY} (default: 900)",
@@ -295,7 +285,7 @@ def _add_daemon_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{role}-option",
             dest=f"{role}_options",
-            type=argument_types.daemon_option,
+            type=command_parser.daemon_option,
             action="append",
             default=[],
             metavar="NAME=VALUE",

@@ -1,6 +1,6 @@
 """Grafana's dashboards for a cluster: cluster, router, shard, moves and clients.
 
-`monitor_config` writes them. Panels are tables here, so that a test can compare their metrics with the metrics of
+`observing` writes them. Panels are tables here, so that a test can compare their metrics with the metrics of
 running daemons.
 """
 

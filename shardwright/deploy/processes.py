@@ -1,9 +1,15 @@
-"""Starting, identifying and ending operating system processes.
+"""Starting, identifying and ending processes, and the end of this one by a signal. Linux only (``/proc``, pidfds).
 
 A process is identified by its pid *and* its start time, so that a signal never reaches a later process with the same
-pid. Linux only (``/proc``, pidfds).
+pid. A pid file identifies the current or last process of each name. It names the directory from which the process was
+started, so that a copy of a running cluster's directory does not control the original's processes.
+
+A mark in the environment of each process has its cluster's directory and its name. It identifies processes whose pid
+file was lost, damaged or never written. A directory is identified by its inode, so that a copy is another directory,
+while a renamed directory is still the same.
 """
 
+import json
 import os
 import select
 import signal
@@ -12,9 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import FrameType
+from typing import Any, Final, NamedTuple, NoReturn
+
+from shardwright.deploy.durable_files import write_json
 
 _PAUSE_POLL_SECONDS: Final = 0.005
+
+_VARIABLE = "SHARDWRIGHT_PROCESS"
 
 
 @dataclass(frozen=True)
@@ -197,3 +208,132 @@ def _wait_readable(descriptors: list[int], timeout: float) -> list[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(timeout * 1000)]
+
+
+def directory_identity(directory: Path) -> str:
+    """Return the identity of a directory, as text.
+
+    Raises:
+        OSError: it does not exist or is inaccessible.
+    """
+    found = directory.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def mark(directory: str, name: str) -> dict[str, str]:
+    """Return the environment variable that marks the process ``name`` of the cluster in a directory.
+
+    Args:
+        directory: the identity of the directory.
+    """
+    return {_VARIABLE: f"{directory}/{name}"}
+
+
+def marked_processes(directory: str) -> dict[str, ProcessIdentity]:
+    """Return the running processes of the cluster in a directory, by name.
+
+    Their child processes, such as the workers of a router, carry the mark too and are omitted.
+
+    Args:
+        directory: the identity of the directory.
+    """
+    beginning = f"{_VARIABLE}={directory}/".encode()
+    found = {}
+    for pid in _session_leaders():
+        for variable in _environment(pid):
+            if variable.startswith(beginning):
+                identity = ProcessIdentity.of(pid)
+                if identity is not None:
+                    found[os.fsdecode(variable[len(beginning) :])] = identity
+    return found
+
+
+def _session_leaders() -> Iterator[int]:
+    """Yield the pids of session leaders; each process of a cluster has its own session, shared by its children."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            pid = int(entry.name)
+            try:
+                if os.getsid(pid) == pid:
+                    yield pid
+            except ProcessLookupError:
+                continue
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # it has ended, or belongs to another user
+
+
+@dataclass(frozen=True)
+class PidFile:
+    """The contents of a pid file. At most one of ``identity``, ``original`` and ``damage`` is not None.
+
+    Attributes:
+        identity: the process, running or not.
+        original: if this file is a copy and the process is running, the directory from which it was started.
+        damage: why the file cannot be read.
+    """
+
+    identity: ProcessIdentity | None = None
+    original: str | None = None
+    damage: str | None = None
+
+
+def save_pid_file(path: Path, identity: ProcessIdentity, root: Path, directory: str) -> None:
+    """Record a process.
+
+    Args:
+        directory: the directory's identity, from `directory_identity`."""
+    document = {"pid": identity.pid, "started": identity.started, "directory": directory, "path": str(root)}
+    write_json(path, document)
+
+
+def load_pid_file(path: Path, log: Path, directory: str) -> PidFile:
+    """Read a pid file; the result is empty if it does not exist.
+
+    Args:
+        log: the process's log file, which identifies the process if an old pid file names no directory.
+        directory: the identity of the cluster's directory.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        identity = ProcessIdentity(int(document["pid"]), str(document["started"]))
+    except FileNotFoundError:
+        return PidFile()
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        return PidFile(damage=_damage(error))
+    named = document.get("directory")
+    is_ours = named == directory if named is not None else str(log) in command_line(identity.pid)
+    if is_ours or not identity.is_running():
+        # A directory's inode may change when the machine reboots, but then none of its processes is still running.
+        return PidFile(identity=identity)
+    return PidFile(original=_path_of(document))
+
+
+def _path_of(document: dict[str, Any]) -> str:
+    return str(document.get("path", "another directory"))
+
+
+def _damage(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first SIGINT, SIGTERM or SIGHUP; ignore further ones during the clean-up."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Progress output: each step, with its duration."""
+"""Progress output: each step with its duration, or a bar."""
 
 import sys
 import time
@@ -6,7 +6,55 @@ from collections.abc import Iterator, Sized
 from contextlib import contextmanager, nullcontext
 from typing import TextIO
 
-from shardwright.deploy.progress import ProgressBar
+BAR_WIDTH = 32
+
+# Seconds between redraws on a terminal; elsewhere only the finished bar is printed.
+REDRAW_INTERVAL = 0.1
+
+
+class _ProgressBar:
+    """A bar that counts towards ``total``; created and finished by `progress_bar`."""
+
+    def __init__(self, label: str, total: int, stream: TextIO) -> None:
+        self._label = label
+        self._total = total
+        self._stream = stream
+        self._done = 0
+        self._started = time.monotonic()
+        self._drawn = float("-inf")
+
+    def advance(self, count: int) -> None:
+        """Record ``count`` more as done."""
+        self._done += count
+        now = time.monotonic()
+        if self._stream.isatty() and now - self._drawn >= REDRAW_INTERVAL:
+            self._drawn = now
+            self._stream.write(f"\r{self.line()}")
+            self._stream.flush()
+
+    def finish(self) -> None:
+        """Draw the last state and end the line."""
+        start = "\r" if self._stream.isatty() else ""
+        self._stream.write(f"{start}{self.line()}\n")
+        self._stream.flush()
+
+    def line(self) -> str:
+        """Format the bar in its current state."""
+        filled = BAR_WIDTH * self._done // max(1, self._total)
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        bar = "█" * filled + "░" * (BAR_WIDTH - filled)
+        rate = f"{self._done / elapsed:>7,.0f}/s  {elapsed:5.1f} s"
+        return f"  {self._label:<18} {bar} {self._done:>7,}/{self._total:,}  {rate}"
+
+
+@contextmanager
+def progress_bar(label: str, total: int, stream: TextIO | None = None) -> Iterator[_ProgressBar]:
+    """Show a bar while the block runs."""
+    bar = _ProgressBar(label, total, stream or sys.stdout)
+    try:
+        yield bar
+    finally:
+        bar.finish()
 
 
 class Steps:
@@ -55,7 +103,7 @@ class BarSteps(Steps):
         is_alone: whether the bar replaces the lines of the steps.
     """
 
-    def __init__(self, steps: Steps, bar: ProgressBar, *, is_alone: bool) -> None:
+    def __init__(self, steps: Steps, bar: _ProgressBar, *, is_alone: bool) -> None:
         super().__init__()
         self._steps = steps
         self._bar = bar

@@ -1,24 +1,45 @@
-"""Starting, stopping and watching the processes of one cluster by name."""
+"""Starting, stopping and watching the processes of one cluster by name: command lines, readiness, core dumps.
 
+Processes do not announce readiness, so callers poll for it at short intervals until a deadline.
+
+The memory of the launcher and of the mongods that it starts has the keys of the cluster, so it must not be in a core
+dump. There are no core files, and no memory in the dump that the kernel pipes to a program (``core(5)``). The daemons
+forbid their own core dumps in the same way.
+"""
+
+import http.client
 import os
+import resource
 import signal
+import socket
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from shardwright.deploy.cluster_state import ClusterState
-from shardwright.deploy.core_dumps import forbid_core_dumps
-from shardwright.deploy.daemons import daemon_arguments
+from shardwright.deploy.access import daemon_words, mongod_words
+from shardwright.deploy.cluster_state import (
+    ClusterState,
+    option_words,
+    parameters_of_config_mongod,
+    parameters_of_daemon,
+    parameters_of_mongod,
+    parameters_of_router,
+)
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.layout import Layout
-from shardwright.deploy.marks import mark, marked_processes
-from shardwright.deploy.modes import mongod_words
+from shardwright.deploy.layout import Layout, check_ownership
 from shardwright.deploy.mongod import POLL_INTERVAL, mongod_arguments
-from shardwright.deploy.ownership import check_ownership
-from shardwright.deploy.parameters import parameters_of_config_mongod, parameters_of_mongod
-from shardwright.deploy.pid_files import PidFile, load_pid_file, save_pid_file
-from shardwright.deploy.processes import ProcessIdentity, exit_description, spawn
-from shardwright.deploy.readiness import is_ready
+from shardwright.deploy.processes import (
+    PidFile,
+    ProcessIdentity,
+    exit_description,
+    load_pid_file,
+    mark,
+    marked_processes,
+    save_pid_file,
+    spawn,
+)
 from shardwright.deploy.topology import CONFIG_SET, ProcessPlan, Role
 
 # Seconds that a process may take to end by itself; longer than a router waits for running operations.
@@ -38,6 +59,12 @@ LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 CONFIGURATION_VARIABLE = "SHARDWRIGHT_CONFIG"
 
 LOG_LINES_SHOWN = 5
+
+# Seconds that one check may take.
+LOOK_TIMEOUT = 2.0
+
+_COREDUMP_FILTER: Final = Path("/proc/self/coredump_filter")
+_NO_MEMORY: Final = "0"
 
 
 class Supervisor:
@@ -89,7 +116,7 @@ class Supervisor:
         check_ownership(self._layout, self._state)
         arguments = self._arguments(plan)
         if self._state.has_access_control or self._state.has_tls:
-            forbid_core_dumps()
+            _forbid_core_dumps()
         try:
             identity = spawn(
                 arguments,
@@ -112,7 +139,7 @@ class Supervisor:
             DeployError: one has ended, or is not ready when ``time.monotonic()`` reaches ``deadline``.
         """
         for plan in plans:
-            while not is_ready(plan, self._state.address(plan)):
+            while not _is_ready(plan, self._state.address(plan)):
                 self._check_still_starting(plan, deadline)
                 time.sleep(POLL_INTERVAL)
             # The answer might have come from an unrelated process on the same port.
@@ -217,3 +244,98 @@ def _ends(plan: ProcessPlan, number: signal.Signals, *, has_tls: bool) -> bool:
     if number == signal.SIGHUP and has_tls and plan.role is not Role.MONGOD:
         return False  # a daemon reloads its certificates
     return number in ENDING_SIGNALS
+
+
+def daemon_arguments(layout: Layout, state: ClusterState, plan: ProcessPlan) -> list[str]:
+    """Return the command line of a configd, shardd or router, with the interpreter and packages of this launcher."""
+    assert plan.metrics_port is not None
+    common = [
+        # -P: Python must not import a folder in the current directory that has the name of one of our packages.
+        *(sys.executable, "-P", "-m", f"shardwright.{plan.role}.main"),
+        *("--port", str(plan.port)),
+        *("--metrics-port", str(plan.metrics_port)),
+        *("--log-file", str(layout.log(plan.name))),
+        *("--log-rotate", state.log_rotate),
+        *("--unix-socket-directory", str(state.sockets_of(plan.name))),
+        *(daemon_words(state.cluster_auth_mode, layout.access.key_file) if state.has_access_control else ()),
+        *(layout.tls.daemon_words() if state.has_tls else ()),
+        *option_words(state.daemon_options.get(plan.role, {})),
+    ]
+    if plan.role is Role.ROUTER:
+        parameters = parameters_of_router(state.parameters)
+        of_router = ("--configdb", state.topology.config_string, "--workers", str(state.workers))
+        return [*common, *of_router, *_parameter_words(parameters)]
+    mongod = state.topology.mongod_behind(plan)
+    parameters = parameters_of_daemon(state.parameters) if plan.role is Role.SHARDD else {}
+    return [
+        *common,
+        *("--mongod-socket", str(state.mongod_socket(mongod))),
+        *("--mongod-address", mongod.address),
+        *(("--mongod-tls",) if state.has_tls else ()),
+        *_parameter_words(parameters),
+    ]
+
+
+def _parameter_words(parameters: Mapping[str, str]) -> list[str]:
+    return [word for name, value in parameters.items() for word in ("--set-parameter", f"{name}={value}")]
+
+
+def _is_ready(plan: ProcessPlan, address: str) -> bool:
+    """Whether clients can use the process: a mongod listens, or a daemon's ``/readyz`` succeeds."""
+    if plan.role is Role.MONGOD:
+        return _is_listening(address)
+    assert plan.metrics_port is not None
+    return _answers_ready(plan.metrics_port)
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    family, target = (socket.AF_INET, (host, int(port))) if port.isdecimal() else (socket.AF_UNIX, address)
+    with socket.socket(family) as connection:
+        connection.settimeout(LOOK_TIMEOUT)
+        return connection.connect_ex(target) == 0
+
+
+def _answers_ready(metrics_port: int) -> bool:
+    answer = ask(f"127.0.0.1:{metrics_port}", "/readyz")
+    return answer is not None and answer.status == http.HTTPStatus.OK
+
+
+class Answer(NamedTuple):
+    """The answer of a daemon's HTTP endpoint.
+
+    Attributes:
+        version: the daemon's version; empty if the headers lack it.
+    """
+
+    status: int
+    version: str
+    text: str
+
+
+def ask(address: str, path: str, seconds: float = LOOK_TIMEOUT) -> Answer | None:
+    """Request a page of a daemon's HTTP endpoint; None if there is no answer in time.
+
+    Args:
+        path: ``/metrics``, ``/healthz`` or ``/readyz``.
+        seconds: the limit for each step.
+    """
+    connection = http.client.HTTPConnection(address, timeout=seconds)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        server = response.getheader("Server") or ""
+        return Answer(response.status, server.partition("/")[2], response.read().decode())
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _forbid_core_dumps() -> None:
+    """Keep the memory of this process and of its future children out of core dumps."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _COREDUMP_FILTER.write_text(_NO_MEMORY)
+    except OSError as error:
+        raise DeployError(f"cannot keep the keys out of core dumps: {error}") from error

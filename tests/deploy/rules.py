@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from shardwright.deploy.monitor_config import RULES
+from shardwright.deploy.observing import RULES
 
 NAME: Final = re.compile(r"shardwright(?:_\((?:[a-z]+\|)+[a-z]+\)_[a-z_]+|[_:][a-z0-9_:]+)")
 OF_PROCESSES: Final = re.compile(r"\bprocess_[a-z_]+")

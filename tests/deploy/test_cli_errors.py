@@ -2,16 +2,20 @@
 
 import json
 import socket
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from shardwright.deploy.cli import main
-from shardwright.deploy.cluster_state import FORMAT
-from shardwright.deploy.up_options import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
-from shardwright.router.cursors import ids
+from shardwright.deploy.cluster_state import FORMAT, ClusterState
+from shardwright.deploy.layout import Layout
+from shardwright.deploy.topology import Size, Topology
+from shardwright.deploy.up import MEMBERS_MAX, ROUTERS_MAX, SHARDS_MAX, WORKERS_MAX
+from shardwright.router.cursors import open_cursor
 from tests.local_cluster import shardwright
 
 MALFORMED = [
@@ -24,6 +28,12 @@ MALFORMED = [
     ["up", "--workers", "-1"],
     ["up", "--orphan-cleanup-delay", "-5"],
     ["kill", "router.0", "--signal", "NOPE"],
+    ["join", "shard0", "--member", "a"],
+    ["join", "shard0", "--member", "a:b"],
+    ["join", "shard0", "--member", "::1:1"],
+    ["join", "shard0", "--member", "a:99999"],
+    ["init-set", "shard0", "--with", "a,b:1"],
+    ["init-set", "shard0", "--router", "mongodb://a:1"],
 ]
 
 
@@ -102,7 +112,7 @@ def test_numbers_beyond_the_maximum(
 
 
 def test_launcher_and_router_agree_on_the_number_of_workers() -> None:
-    assert WORKERS_MAX == ids.WORKERS_MAX
+    assert WORKERS_MAX == open_cursor.WORKERS_MAX
 
 
 @pytest.mark.parametrize("arguments", MALFORMED)
@@ -111,6 +121,89 @@ def test_malformed_command_lines_are_explained(arguments: list[str], capsys: pyt
         main(arguments)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+ROUTERS: Final = "mongodb://127.0.0.1:1/?tls=true&serverSelectionTimeoutMS=1"
+WITH_URI: Final = (
+    ["doctor", "--uri"],
+    ["finish-upgrade", "--uri"],
+    ["explain", "db.a.find()", "--uri"],
+    ["lint", "operations", "--uri"],
+    ["sync", "mongodb://127.0.0.1:1"],
+    ["sync", "verify", "mongodb://127.0.0.1:1"],
+)
+
+
+@pytest.mark.parametrize("command", WITH_URI, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("garbage", "begin with 'mongodb://' or 'mongodb+srv://'"),
+        ("", "begin with 'mongodb://' or 'mongodb+srv://'"),
+        ("mongodb://", "Must provide at least one hostname or IP"),
+        ("mongodb://a:99999", "Port must be an integer between 0 and 65535"),
+        ("mongodb://a:b", "Port contains non-digit characters"),
+        ("mongodb://[::1", "an IPv6 address literal must be enclosed in"),
+        (f"{ROUTERS}&tlsCAFile=absent.pem", "absent.pem"),
+        (f"{ROUTERS}&tlsCAFile=.", "Is a directory"),
+        (f"{ROUTERS}&tlsCAFile=junk.pem", "tlsCAFile=junk.pem"),
+        (f"{ROUTERS}&tlsCertificateKeyFile=absent.pem", "absent.pem"),
+        (f"{ROUTERS}&tlsCertificateKeyFile=junk.pem", "tlsCertificateKeyFile=junk.pem"),
+    ],
+)
+def test_a_connection_string_that_cannot_be_used_is_explained_at_once(
+    command: list[str], uri: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("junk.pem").write_text("junk")
+    Path("operations").write_text("db.a.find()")
+    started = time.monotonic()
+    assert message in error_of(*command, uri)
+    assert time.monotonic() - started < 5
+
+
+def test_files_for_tls_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    topology = Topology.plan(Size(1), router_port=lambda _: 1, free_ports=lambda _: 2)
+    layout.save(ClusterState(topology, "mongod", 1, 1, tmp_path / "sockets", has_tls=True))
+    for command in (["check"], ["balancer", "status"], ["map", "a.b"], ["explain", "db.a.find()"], ["finish-upgrade"]):
+        assert f"cannot read {layout.tls.ca_file}: No such file" in error_of(*command, "--dir", str(tmp_path))
+
+
+MEMBER: Final = """\
+net: {port: 1, tls: {mode: requireTLS, CAFile: %s/ca.pem, certificateKeyFile: %s/host.pem}}
+shardwright: {noauth: true, advertise: a.example.net, mongod: {socket: /run/x.sock, address: "127.0.0.1:1"}}
+"""
+
+
+@pytest.mark.parametrize("command", [["init-set", "config"], ["join", "config", "--member", "127.0.0.1:1"]])
+@pytest.mark.parametrize(
+    ("ca_file", "host_file", "message"),
+    [
+        (None, None, "cannot read {}/ca.pem: No such file or directory"),
+        ("junk", "junk", "tlsCAFile={}/ca.pem"),
+        ("", None, "cannot read {}/host.pem: No such file or directory"),
+    ],
+)
+def test_files_for_tls_of_a_member_are_named(
+    command: list[str], ca_file: str | None, host_file: str | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "configd-config.yaml").write_text(MEMBER % (tmp_path, tmp_path))
+    for name, text in (("ca.pem", ca_file), ("host.pem", host_file)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    completed = shardwright(*command, "--config-dir", str(tmp_path))
+    last = completed.stderr.splitlines()[-1]
+    assert completed.returncode == 1
+    assert last.startswith("shardwright: the address 127.0.0.1:1 cannot be used: "), completed.stderr
+    assert message.format(tmp_path) in last
+
+
+def test_a_file_that_is_not_as_it_should_be_is_named(tmp_path: Path) -> None:
+    """For example a directory that a command enters before it has begun."""
+    (tmp_path / "configd-config.yaml").mkdir()
+    words = ("init-set", "config", "--config-dir", str(tmp_path))
+    assert error_of(*words) == f"cannot read {tmp_path}/configd-config.yaml: Is a directory"
 
 
 def test_state_file_that_cannot_be_parsed_in_depth(tmp_path: Path) -> None:

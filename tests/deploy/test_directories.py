@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.marks import directory_identity, marked_processes
+from shardwright.deploy.processes import directory_identity, marked_processes
 from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
 

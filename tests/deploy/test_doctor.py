@@ -16,10 +16,9 @@ from urllib.parse import quote_plus
 import pytest
 
 from shardwright.deploy.cli import main
-from shardwright.deploy.doctor import findings_text, of_connection_string
+from shardwright.deploy.doctor import Credentials, findings_text, gather, of_connection_string
 from shardwright.deploy.doctor_checks import CERTIFICATE_DAYS_MIN, OPEN_FILES_MIN, examine
 from shardwright.deploy.doctor_facts import Facts, Kind, Server
-from shardwright.deploy.doctor_gather import Credentials, gather
 from shardwright.deploy.errors import DeployError
 from tests.certificates import Authority
 from tests.integration.waiting import eventually

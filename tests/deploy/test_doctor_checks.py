@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shardwright.deploy.doctor import living_routers
 from shardwright.deploy.doctor_checks import CHECKS, Severity, examine
 from shardwright.deploy.doctor_facts import Certificate, Facts, Host, Kind, LocalProcess, Server
 
@@ -35,6 +36,13 @@ def shard_daemon(index: int) -> Server:
         clock_offset_seconds=0.1 * index,
         certificate=FINE,
     )
+
+
+def test_routers_are_alive_by_the_clock_of_the_config_servers() -> None:
+    pings = {"here:1": NOW - timedelta(seconds=20), "gone:1": NOW - timedelta(hours=1), "odd:1": 5, "older:1": None}
+    pings["ahead:1"] = NOW + timedelta(hours=1)
+    entries = [{"_id": name, "ping": ping, "now": NOW} for name, ping in pings.items()]
+    assert living_routers([*entries, {"_id": "without:1", "now": NOW}]) == ["here:1"]
 
 
 CONFIG = Server(

@@ -18,8 +18,7 @@ import pytest
 from pymongo import MongoClient
 
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.pid_files import save_pid_file
-from shardwright.deploy.processes import ProcessIdentity
+from shardwright.deploy.processes import ProcessIdentity, save_pid_file
 from tests.integration.waiting import eventually
 from tests.local_cluster import COMMAND_TIMEOUT, RunningCluster, running_cluster, shardwright
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from shardwright.deploy.dashboards import DASHBOARDS
-from shardwright.deploy.monitor_config import RULES, scrape_targets
+from shardwright.deploy.observing import RULES, scrape_targets
 from shardwright.deploy.topology import Size, Topology
 from tests.deploy.rules import names_in, parsed, rules
 from tests.local_cluster import Client, RunningCluster, shardwright
@@ -64,6 +64,16 @@ def test_alerts_say_what_has_happened_and_what_to_do() -> None:
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert set(alert["annotations"]) == {"summary", "description"}
         assert alert["annotations"]["description"].endswith(".")
+
+
+def test_the_page_lists_every_alert_under_its_severity() -> None:
+    page, severity, listed = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8"), "", []
+    for line in page.splitlines():
+        if head := re.match(r"\| `(\w+)`.*\| Fires when \|$", line):
+            severity = head[1]
+        elif row := re.match(r"\| `(Shardwright\w+)` \| .", line):
+            listed.append((row[1], severity))
+    assert sorted(listed) == sorted((alert["alert"], alert["labels"]["severity"]) for alert in rules("alerts.yml"))
 
 
 def test_every_alert_has_a_test() -> None:

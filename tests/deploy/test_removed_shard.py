@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from shardwright.deploy import removed_shard
+from shardwright.deploy import shards
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.progress import WIDTH
-from shardwright.deploy.removed_shard import _drain
-from shardwright.deploy.steps import Steps
+from shardwright.deploy.shards import _drain
+from shardwright.deploy.steps import BAR_WIDTH, Steps
 
 if TYPE_CHECKING:
-    from shardwright.deploy.shard_parts import Client
+    from shardwright.deploy.shards import Client
 
 
 class FakeRouter:
@@ -55,7 +54,7 @@ class FakeRouter:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removed_shard, "POLL_SECONDS", 0)
+    monkeypatch.setattr(shards, "POLL_SECONDS", 0)
 
 
 def drain(router: FakeRouter) -> None:
@@ -67,7 +66,7 @@ def test_a_bar_shows_the_chunks_that_have_moved(capsys: pytest.CaptureFixture[st
     drain(router)
     (bar,) = capsys.readouterr().out.splitlines()
     assert "chunks moved" in bar
-    assert "█" * WIDTH in bar
+    assert "█" * BAR_WIDTH in bar
     assert "8/8" in bar
     assert router.moved == [("d", "shard1"), ("e", "shard1")], "to the shards with the fewest"
 

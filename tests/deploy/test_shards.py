@@ -12,12 +12,12 @@ from typing import NoReturn
 import pytest
 from pymongo.errors import AutoReconnect
 
-from shardwright.deploy import added_shard, removed_shard
+from shardwright.deploy import shards
 from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.errors import DeployError
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.progress import WIDTH
-from shardwright.deploy.shard_parts import router
+from shardwright.deploy.shards import router
+from shardwright.deploy.steps import BAR_WIDTH
 from tests.integration.waiting import eventually
 from tests.local_cluster import running_cluster, shardwright
 
@@ -59,7 +59,7 @@ def test_what_was_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         assert names() == ["shard0", "shard1"]
 
         with monkeypatch.context() as patched:
-            patched.setattr(added_shard, "router", losing_replies)
+            patched.setattr(shards, "router", losing_replies)
             with pytest.raises(DeployError, match="it is not known whether"):
                 cluster.local.add_shard(1, 60)
         assert names() == ["shard0", "shard1", "shard2"]
@@ -73,7 +73,7 @@ def test_what_was_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
             client.admin.command("enableSharding", "left", primaryShard="shard2")
             client.left.c.insert_one({})
         with monkeypatch.context() as patched:
-            patched.setattr(removed_shard, "stop_and_delete", crash)
+            patched.setattr(shards, "stop_and_delete", crash)
             with pytest.raises(_CrashError):
                 cluster.local.remove_shard("shard2")
         assert names() == ["shard0", "shard1"]
@@ -93,7 +93,7 @@ def test_a_shard_comes_and_goes(tmp_path: Path) -> None:
         assert added.returncode == 0, added.stderr
         # A mongod, its primary, a daemon, and the shard in the cluster.
         assert "adding shard1" in added.stdout
-        assert "█" * WIDTH in added.stdout
+        assert "█" * BAR_WIDTH in added.stdout
         assert "4/4" in added.stdout
         assert "1 mongod " in added.stderr
         assert [shard["_id"] for shard in cluster.status()["shards"]] == ["shard0", "shard1"]

@@ -1,5 +1,6 @@
 """The certificates of a local cluster."""
 
+import os
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -9,17 +10,15 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from shardwright.deploy.certs import TlsFiles
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.tls_files import TlsFiles
-from shardwright.wire.tls.process_tls import ProcessTls
-from shardwright.wire.tls.settings import TlsMode, TlsSettings
+from shardwright.wire.tls import ProcessTls, TlsMode, TlsSettings
 
 
 def test_daemons_take_them(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
-    tls = ProcessTls()
-    tls.use(TlsSettings(TlsMode.REQUIRE, certificate_key_file=files.server_file, ca_file=files.ca_file))
+    tls = ProcessTls(TlsSettings(TlsMode.REQUIRE, certificate_key_file=files.server_file, ca_file=files.ca_file))
     assert tls.organization == (("O", "shardwright"), ("OU", "servers"))
 
 
@@ -71,10 +70,28 @@ def certificate_in(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
+def test_authorities_on_a_volume_that_is_missing_are_not_replaced(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    for path in (*files.directory.glob("*ca*.pem"), files.authorities_file):
+        path.rename(volume / path.name)
+        path.symlink_to(volume / path.name)
+    server = files.server_file.read_bytes()
+    files.create()
+    volume.rename(tmp_path / "unmounted")
+    with pytest.raises(DeployError, match="lack ca-key"):
+        files.create()
+    assert files.ca_file.is_symlink()
+    assert files.server_file.read_bytes() == server
+
+
 def test_new_authorities_sign_everything_again(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
-    (files.directory / "ca-key.pem").unlink()
+    for path in (*files.directory.glob("*ca*.pem"), files.authorities_file):
+        path.unlink()
     files.create()
     authority, of_clients = certificate_in(files.ca_file), certificate_in(files.clients_ca_file)
     for path in (files.server_file, files.member_file):
@@ -82,6 +99,70 @@ def test_new_authorities_sign_everything_again(tmp_path: Path) -> None:
     certificate_in(files.client_file).verify_directly_issued_by(of_clients)
     both = x509.load_pem_x509_certificates(files.authorities_file.read_bytes())
     assert both == [authority, of_clients]
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (("ca.pem",), "ca.pem"),
+        (("ca-key.pem",), "ca-key.pem"),
+        (("clients-ca.pem",), "clients-ca.pem"),
+        (("clients-ca-key.pem",), "clients-ca-key.pem"),
+        (("ca.pem", "ca-key.pem"), "ca-key.pem and ca.pem"),
+        (("clients-ca.pem", "clients-ca-key.pem"), "clients-ca-key.pem and clients-ca.pem"),
+        (("ca.pem", "clients-ca.pem"), "ca.pem and clients-ca.pem"),
+        (
+            ("ca.pem", "ca-key.pem", "clients-ca.pem", "clients-ca-key.pem"),
+            "ca-key.pem and ca.pem and clients-ca-key.pem and clients-ca.pem",
+        ),
+    ],
+)
+def test_an_authority_that_lost_a_file_is_not_replaced(tmp_path: Path, lost: tuple[str, ...], named: str) -> None:
+    """The file may exist elsewhere, and everything that the authority has signed would be worthless without it."""
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    for name in lost:
+        (files.directory / name).unlink()
+    before = {path: path.read_bytes() for path in files.directory.iterdir()}
+    for attempt in (files.create, files.authorities):
+        with pytest.raises(DeployError) as caught:
+            attempt()
+        assert str(caught.value) == (
+            f"the authorities in {files.directory} lack {named}: put a copy back; or, to have everything signed by new "
+            f"authorities, remove {files.directory}"
+        )
+    assert {path: path.read_bytes() for path in files.directory.iterdir()} == before
+
+
+def test_the_list_of_authorities_is_written_again(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    files.create()
+    before = files.authorities_file.read_bytes()
+    files.authorities_file.unlink()
+    files.create()
+    assert files.authorities_file.read_bytes() == before
+
+
+def test_nothing_is_left_of_authorities_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    replace = os.replace
+    done: list[Path] = []
+
+    def fill_disk(self: Path, target: Path) -> None:
+        done.append(target)
+        if target == files.ca_file:
+            raise OSError(28, "No space left on device")
+        replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fill_disk)
+    with pytest.raises(DeployError, match=r"cannot write .*/ca.pem: No space left"):
+        files.create()
+    assert len(done) == 4
+    assert list(files.directory.iterdir()) == []
+    monkeypatch.undo()
+    files.create()
 
 
 def test_one_authority_is_enough_for_a_directory_that_has_only_one(tmp_path: Path) -> None:
@@ -112,5 +193,5 @@ def test_a_broken_key_is_explained(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "tls")
     files.create()
     (files.directory / "ca-key.pem").write_text("not a key")
-    with pytest.raises(DeployError, match="cannot create the certificates in"):
+    with pytest.raises(DeployError, match=r"ca-key\.pem has no private key"):
         files.create()

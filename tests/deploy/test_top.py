@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from shardwright.console.scrapes import Durations, Interval, Scrape
-from shardwright.deploy.top import screen
+from shardwright.console.metrics import RATE_SECONDS_MIN, Durations, Interval, Sampler, Scrape
+from shardwright.deploy.status import screen
 from tests.local_cluster import Client, RunningCluster, shardwright
 
 ROUTER: Final = "shardwright_router_"
@@ -40,6 +40,31 @@ def test_rates_are_sums_over_processes_and_a_restart_counts_from_zero() -> None:
     assert interval().rates(f"{ROUTER}operations_total", "outcome") == {"ok": (40 + 20) / 2, "BadValue": 1}
     assert interval().rate(f"{ROUTER}operations_total") == 31
     assert interval().rate(f"{ROUTER}absent_total") == 0
+
+
+def test_a_process_that_missed_a_scrape_has_no_rates_until_the_next_one() -> None:
+    before = Scrape.of(10, {"r0": text(100, 0, fast=0, slow=0)})
+    after = Scrape.of(12, {"r0": text(104, 0, fast=2, slow=2), "r1": text(1_000_000, 9, fast=9, slow=9)})
+    assert Interval(before, after).rate(f"{ROUTER}operations_total") == 2
+    assert Interval(before, after).durations(f"{ROUTER}shard_request_duration_seconds", "shard")["a"].count == 4
+
+
+def test_frequent_samples_have_rates_over_a_minimum_time() -> None:
+    sampler = Sampler((), 0.5)
+    for tenths in range(0, 100, 5):
+        # A burst of ten operations every two seconds.
+        sampler.note(Scrape.of(tenths / 10, {"r0": text(tenths // 20 * 10, 0, fast=0, slow=0)}))
+    points = list(sampler.points)
+    assert len(points) == 19
+    assert max(point.seconds for point in points) == RATE_SECONDS_MIN
+    assert [point.total["rate"] for point in points[3:]] == [5.0] * 16
+
+
+def test_rare_samples_have_rates_since_the_last_one() -> None:
+    sampler = Sampler((), 5)
+    for count in range(4):
+        sampler.note(Scrape.of(count * 5.0, {"r0": text(count * count * 5, 0, fast=0, slow=0)}))
+    assert [(point.seconds, point.total["rate"]) for point in sampler.points] == [(5.0, 1.0), (5.0, 3.0), (5.0, 5.0)]
 
 
 def test_quantiles_are_interpolated() -> None:

@@ -1,4 +1,6 @@
-from shardwright.deploy.demo_data import batches, load_cities, split_points
+"""The data of the demo."""
+
+from shardwright.deploy.demo import batches, load_cities, split_points
 
 
 def test_there_are_many_cities_in_shard_key_order() -> None:

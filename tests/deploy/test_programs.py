@@ -1,12 +1,18 @@
-"""The programs that `connect` and `logs` start."""
+"""The programs that `connect` and `logs` start, and the console that `up` starts alongside a cluster."""
 
+import re
+import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pymongo.errors import OperationFailure
 
+from shardwright.deploy.access import Access
+from shardwright.deploy.cli import URI_VARIABLE, connection_string, console_beside, mongosh, tail
 from shardwright.deploy.errors import DeployError
-from shardwright.deploy.process_list import duration_text, process_table
-from shardwright.deploy.shell import URI_VARIABLE, connection_string, mongosh, tail
+from shardwright.deploy.status import duration_text, process_table
+from tests.local_cluster import RunningCluster, shardwright
 
 PLAIN = {"uri": "mongodb://127.0.0.1:1,127.0.0.1:2/"}
 
@@ -66,3 +72,45 @@ def test_what_is_not_known_is_a_dash() -> None:
     head, row = process_table([{**stopped, "uptimeSeconds": None, "memoryBytes": None}]).splitlines()
     assert head.split() == ["NAME", "ROLE", "STATE", "VERSION", "UPTIME", "MEMORY", "PID"]
     assert row.split() == ["router.0", "router", "stopped", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_password_that_was_removed_is_not_invented(exists: bool, tmp_path: Path) -> None:
+    """Another password than the user's would be refused."""
+
+    def command(_name: str, _user: str, *, pwd: str, roles: list[str]) -> None:
+        assert pwd == access.password_file.read_text()
+        assert roles == ["root"]
+        if exists:
+            raise OperationFailure("exists", 51003)
+
+    access = Access(tmp_path / "auth")
+    access.create(has_key=True)
+    access.create_first_user({"admin": SimpleNamespace(command=command)})  # type: ignore[arg-type]
+    assert access.password_file.exists() is not exists
+
+
+def test_a_console_runs_within_the_block(cluster: RunningCluster) -> None:
+    with console_beside(cluster.directory, 0) as line:
+        found = re.search(r"http://\S+", line or "")
+        assert found is not None
+        with urllib.request.urlopen(found[0], timeout=60) as answer:
+            assert answer.status == 200
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(found[0], timeout=10)
+
+
+def test_without_a_port_there_is_none(tmp_path: Path) -> None:
+    with console_beside(tmp_path, None) as line:
+        assert line is None
+
+
+def test_a_console_that_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="did not start"), console_beside(tmp_path, 0):
+        pass
+
+
+def test_a_detached_cluster_has_none(tmp_path: Path) -> None:
+    completed = shardwright("up", "--dir", str(tmp_path), "--detach", "--console-port", "0")
+    assert completed.returncode == 1
+    assert "needs the foreground" in completed.stderr

@@ -1,14 +1,18 @@
-"""Replacing the key of a running cluster, one process at a time: from the old key to both, then to the new one.
+"""Changes of the internal authentication of a running cluster: another key, or another ``clusterAuthMode``.
 
-A process reads its key file when it starts. With two keys it accepts both. It sends the first one, and the second one
-where the first is refused. So it can connect to processes that are one step behind or ahead. Progress is recorded in
-DIR/auth/rotation.json, so that the command can be repeated after an interruption at any point.
+The key is replaced one process at a time: from the old key to both, then to the new one. A process reads its key file
+when it starts. With two keys it accepts both. It sends the first key, and the second one to a process that refuses the
+first. So it can connect to processes that are one step behind or ahead. Progress is recorded in DIR/auth/rotation.json,
+so that the command can be repeated after an interruption at any point.
+
+The cluster goes through the modes one at a time. All processes reach a mode before the first one enters the next, so
+that every process accepts the credentials that the others send.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,16 +20,17 @@ from typing import Any, Final, Self
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from shardwright.deploy.access import Access, new_key
+from shardwright.deploy.access import MODES, Access, has_key, new_key
 from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.durable_files import write_json
-from shardwright.deploy.errors import DeployError
+from shardwright.deploy.errors import DeployError, reason
 from shardwright.deploy.layout import Layout
-from shardwright.deploy.modes import has_key
 from shardwright.deploy.mongod import POLL_INTERVAL, connect, wait_members_known, wait_primary
 from shardwright.deploy.steps import Steps
 from shardwright.deploy.supervisor import Supervisor
 from shardwright.deploy.topology import ProcessPlan, Role
+
+_MODE_PARAMETER: Final = "clusterAuthMode"
 
 
 class Stage(StrEnum):
@@ -160,3 +165,36 @@ def _hello(client: MongoClient[dict[str, Any]]) -> dict[str, Any]:
         return client.admin.command("hello")
     except PyMongoError:
         return {}
+
+
+def change_mode(layout: Layout, state: ClusterState, supervisor: Supervisor, steps: Steps, wanted: str) -> None:
+    """Bring all processes to a mode, through the modes before it, and save it for later starts.
+
+    Raises:
+        DeployError: the cluster has no access control or no TLS, is already further or is not running, or a process
+            refuses. The command can be repeated.
+    """
+    if not (state.has_access_control and state.has_tls):
+        raise DeployError("only a cluster with --auth and --tls can change how its processes recognise each other")
+    present = MODES.index(state.cluster_auth_mode)
+    if MODES.index(wanted) < present:
+        raise DeployError(f"the cluster is in mode {state.cluster_auth_mode}, from which there is no way back")
+    for plan in state.topology.processes:
+        if supervisor.running(plan) is None:
+            raise DeployError(f"{plan.name} is not running; the mode changes in a cluster that runs as a whole")
+    for mode in MODES[present + 1 : MODES.index(wanted) + 1]:
+        # Each daemon also changes the mode of its mongod.
+        for plan in state.topology.of_role(Role.CONFIGD, Role.SHARDD, Role.ROUTER):
+            with steps.step(f"{plan.name}: {mode}"), connect(plan.address, log_in=layout.log_in(state)) as client:
+                _change_mode(client, plan.name, mode)
+        state = replace(state, cluster_auth_mode=mode)
+        layout.save(state)
+
+
+def _change_mode(client: MongoClient[dict[str, Any]], name: str, mode: str) -> None:
+    try:
+        present = client.admin.command({"getParameter": 1, _MODE_PARAMETER: 1})[_MODE_PARAMETER]
+        if MODES.index(present) < MODES.index(mode):
+            client.admin.command({"setParameter": 1, _MODE_PARAMETER: mode})
+    except PyMongoError as error:
+        raise DeployError(f"{name} cannot be brought to mode {mode}: {reason(error)}") from error

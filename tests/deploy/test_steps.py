@@ -1,9 +1,10 @@
+"""Progress bars, on a terminal and elsewhere."""
+
 import io
 
 import pytest
 
-from shardwright.deploy.progress import WIDTH, progress_bar
-from shardwright.deploy.steps import BarSteps, Steps
+from shardwright.deploy.steps import BAR_WIDTH, BarSteps, Steps, progress_bar
 
 
 def test_finished_bar_is_full_and_printed_once_without_a_terminal() -> None:
@@ -12,7 +13,7 @@ def test_finished_bar_is_full_and_printed_once_without_a_terminal() -> None:
         for _ in range(4):
             bar.advance(50)
     assert stream.getvalue().count("loading") == 1
-    assert "█" * WIDTH + " " in stream.getvalue()
+    assert "█" * BAR_WIDTH + " " in stream.getvalue()
     assert "200/200" in stream.getvalue()
 
 
@@ -23,7 +24,7 @@ def test_bar_shows_the_progress_when_the_work_fails() -> None:
             bar.advance(25)
             raise ValueError
     except ValueError:
-        assert "█" * (WIDTH // 4) + "░" * (WIDTH * 3 // 4) in stream.getvalue()
+        assert "█" * (BAR_WIDTH // 4) + "░" * (BAR_WIDTH * 3 // 4) in stream.getvalue()
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
