@@ -12,9 +12,10 @@ Functions that read the cluster raise `console.reader.Refused`, which the applic
 ::
 
     cli ▶ server ▶ app ▶ pages, api                 the process, its routes
-    overview, collections, operations, balancer,    views: plain data for pages and for the API
-      security, explaining, actions
-    drawing, rendering                              data to SVG and HTML
+    overview, collections, heat_map, operations,    views: plain data for pages and for the API
+      balancer, security, explaining, actions
+    drawing                                         data to SVG
+    lint, explaining ▶ placements ▶ prediction      the shards that an operation will contact
     sessions ▶ reader                               users, and their reads
-    sampler ▶ scrapes                               rates and latencies from metrics
+    metrics                                         rates and latencies from the daemons' metrics
 """

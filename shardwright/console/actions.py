@@ -9,7 +9,7 @@ from bson.json_util import loads
 
 from shardwright.console.reader import Refused
 from shardwright.console.sessions import Rights, Session
-from shardwright.console.shell_text import shell_text, short_text
+from shardwright.console.shell_syntax import extended_document, shell_text, short_text
 from shardwright.wire.logger import get_logger
 
 Arguments = Mapping[str, str]
@@ -71,6 +71,23 @@ class Action:
 
 def _bounds(arguments: Arguments) -> list[Any]:
     return [loads(arguments["min"]), loads(arguments["max"])]
+
+
+def _of_cluster(action: str) -> Callable[[Rights, Arguments], bool]:
+    return lambda rights, _: rights.may(action)
+
+
+def _zone_range(arguments: Arguments) -> dict[str, Any]:
+    bounds = {name: extended_document(arguments[name]) for name in ("min", "max")}
+    return {"updateZoneKeyRange": arguments["ns"], **bounds, "zone": arguments["zone"]}
+
+
+def _may_assign_zones(rights: Rights, _arguments: Arguments) -> bool:
+    return rights.may("enableSharding") or rights.may("update", "config", "tags")
+
+
+def _may_name_zones(rights: Rights, _arguments: Arguments) -> bool:
+    return rights.may("enableSharding") or rights.may("update", "config", "shards")
 
 
 def _range_text(arguments: Arguments) -> str:
@@ -151,6 +168,68 @@ ACTIONS: Final = {
             _may_on("splitChunk"),
             _to_collection,
             ("ns", "min", "max"),
+        ),
+        Action(
+            "drain-shard",
+            "Drain the shard",
+            lambda given: (
+                f"The balancer moves all chunks from {given['shard']} to other shards, and no chunk to it. "
+                "Clients continue to read and write."
+            ),
+            lambda given: {"removeShard": given["shard"]},
+            _of_cluster("removeShard"),
+            lambda _: "/balancer",
+            ("shard",),
+            is_dangerous=True,
+        ),
+        Action(
+            "add-shard",
+            "Add the shard",
+            lambda given: (
+                f"The replica set {given['host'].partition('/')[0]} becomes a shard. The balancer moves chunks to it."
+            ),
+            lambda given: {"addShard": given["host"]},
+            _of_cluster("addShard"),
+            lambda _: "/balancer",
+            ("host",),
+        ),
+        Action(
+            "add-shard-to-zone",
+            "Add the shard to the zone",
+            lambda given: (
+                f"{given['shard']} may have chunks of the ranges of zone {given['zone']}. "
+                "The balancer divides them between all shards of the zone."
+            ),
+            lambda given: {"addShardToZone": given["shard"], "zone": given["zone"]},
+            _may_name_zones,
+            lambda _: "/balancer",
+            ("shard", "zone"),
+        ),
+        Action(
+            "assign-zone",
+            "Assign the range to the zone",
+            lambda given: (
+                f"Documents of {given['ns']} from {short_text(extended_document(given['min']))} up to "
+                f"{short_text(extended_document(given['max']))} may be on the shards of zone {given['zone']} alone. "
+                "The balancer moves their chunks there."
+            ),
+            _zone_range,
+            _may_assign_zones,
+            _to_collection,
+            ("ns", "min", "max", "zone"),
+        ),
+        Action(
+            "reshard-collection",
+            "Reshard the collection",
+            lambda given: (
+                f"{given['ns']} is copied to a new distribution by {short_text(extended_document(given['key']))}, "
+                "while clients read and write. They notice the pause of writes at the end."
+            ),
+            lambda given: {"reshardCollection": given["ns"], "key": extended_document(given["key"])},
+            _may_on("reshardCollection"),
+            _to_collection,
+            ("ns", "key"),
+            is_dangerous=True,
         ),
     )
 }

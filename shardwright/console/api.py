@@ -1,4 +1,4 @@
-"""The JSON API: one table of endpoints, from which both the routes and the OpenAPI document are made.
+"""The JSON API: one table of endpoints, from which both the routes and the OpenAPI document (`app.open_api`) are made.
 
 Values are in MongoDB's relaxed Extended JSON: times are ``{"$date": …}``.
 """
@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from shardwright.console import balancer, collections, explaining, heat_map, operations, overview, security
 from shardwright.console.actions import ACTIONS, ActionFault, perform
-from shardwright.console.calls import BadParameter, Call
+from shardwright.console.dry_runs import DRY_RUNS, dry_run
+from shardwright.console.sessions import BadParameter, Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ async def _collection(call: Call) -> dict[str, Any]:
 
 
 async def _chunk_map(call: Call) -> dict[str, Any]:
-    return await collections.chunk_map(call.session.reader, call.required("ns"), call.number("back") or 0)
+    measured = bool(call.number("measure"))
+    return await collections.chunk_map(
+        call.session.reader, call.required("ns"), call.number("back") or 0, measured=measured
+    )
 
 
 async def chunks(call: Call) -> dict[str, Any]:
@@ -98,6 +102,18 @@ async def _operations(call: Call) -> dict[str, Any]:
     return await operations.operations(call.session.reader, call.sampler)
 
 
+def order_of_shapes(call: Call) -> str:
+    """Return the parameter by, the order of frequent shapes; raises BadParameter."""
+    order = call.given.get("by") or "count"
+    if order not in operations.ORDERS:
+        raise BadParameter(f"by is one of {', '.join(operations.ORDERS)}")
+    return order
+
+
+async def _shapes(call: Call) -> dict[str, Any]:
+    return await operations.frequent_shapes(call.session.reader, order_of_shapes(call))
+
+
 async def _current(call: Call) -> dict[str, Any]:
     own = bool(call.number("own"))
     return await operations.current_operations(call.session.reader, await call.session.rights(), own=own)
@@ -119,6 +135,14 @@ async def _explain(call: Call) -> dict[str, Any]:
     return await explaining.explained(call.session.reader, call.required("text"), call.given.get("db") or "test")
 
 
+async def _dry_run(call: Call) -> dict[str, Any]:
+    action = ACTIONS.get(call.required("action"))
+    if action is None or action.name not in DRY_RUNS:
+        raise ActionFault(f"a dry run is of one of {', '.join(DRY_RUNS)}")
+    action.check(call.given)
+    return await dry_run(call.session.reader, action.name, call.given) or {}
+
+
 async def _act(call: Call) -> dict[str, Any]:
     action = ACTIONS.get(call.required("action"))
     if action is None:
@@ -128,6 +152,15 @@ async def _act(call: Call) -> dict[str, Any]:
 
 
 _NS: Final = {"ns": "the collection, DATABASE.NAME"}
+_OF_ACTIONS: Final = {
+    "ns?": "the collection",
+    "min?": "lower bound, Extended JSON",
+    "max?": "upper bound, Extended JSON",
+    "shard?": "the shard",
+    "host?": "a replica set, NAME/HOST:PORT",
+    "zone?": "the zone",
+    "key?": "the new shard key",
+}
 
 ENDPOINTS: Final = (
     Endpoint(
@@ -206,14 +239,18 @@ ENDPOINTS: Final = (
             "isHashed": "whether the first field is hashed",
             "shards": "names of all shards",
             "chunks": "number of chunks",
-            "bands": "min, max, chunks by shard, jumbo, zone, movedAt of each",
+            "bands": "min, max, chunks by shard, jumbo, zone, movedAt, and bytes (null unless measured) of each",
             "isExact": "whether each band is one chunk",
             "zones": "ranges of zones",
             "moves": "moves that can be undone",
             "back": "moves that are undone in this reply",
             "at": "the time before which it is shown; null for now",
         },
-        {**_NS, "back?": "number of moves to undo, for the map at an earlier time"},
+        {
+            **_NS,
+            "back?": "number of moves to undo, for the map at an earlier time",
+            "measure?": "1 to have shards estimate sizes, of at most a hundred bands",
+        },
     ),
     Endpoint(
         "chunks",
@@ -285,6 +322,19 @@ ENDPOINTS: Final = (
             "slow": "slow operations in the routers' recent logs, by shape",
             "refusals": "what the user may not read",
         },
+    ),
+    Endpoint(
+        "query-shapes",
+        "Frequent operations by shape, as the routers count them ($queryStats), added up over all routers.",
+        _shapes,
+        {
+            "order": "the order of the shapes",
+            "shapes": "ns, command, shape, hash, counts, milliseconds, shards, documents and bytes of the first ones",
+            "shapeCount": "number of shapes",
+            "others": "count, millis and evicted of shapes that routers no longer keep apart",
+            "refusals": "what the user may not read",
+        },
+        {"by?": "count, time or scattered; count without it"},
     ),
     Endpoint(
         "current-operations",
@@ -368,86 +418,32 @@ ENDPOINTS: Final = (
         method="POST",
     ),
     Endpoint(
+        "dry-run",
+        "What an action would move, estimated; nothing is done.",
+        _dry_run,
+        {
+            "moves": "ns, from, to, chunks and bytes of each; bytes are null if a size is not known",
+            "chunks": "number of chunks that would move",
+            "bytes": "their bytes",
+            "bytesPerSecond": "rate of past moves; null without any",
+            "seconds": "time at that rate; null if it is not known",
+            "ranges": "ns, min and max of the zone's ranges that the moves are limited to; empty for other actions",
+            "notes": "sentences on further effects",
+            "refusals": "what the user may not read",
+        },
+        {"action": f"one of {', '.join(DRY_RUNS)}", **_OF_ACTIONS},
+    ),
+    Endpoint(
         "act",
         "Perform an action of the console with the user's own rights; it is recorded in the log.",
         _act,
         {"done": "the action", "command": "the line of mongosh that it equals"},
         {
             "action": f"one of {', '.join(ACTIONS)}",
-            "ns?": "the collection",
-            "min?": "lower bound of the chunk, Extended JSON",
-            "max?": "upper bound of the chunk, Extended JSON",
+            **_OF_ACTIONS,
             "to?": "the shard that receives the chunk",
             "opid?": "the operation",
         },
         method="POST",
     ),
 )
-
-
-def open_api(version: str) -> dict[str, Any]:
-    """Return the OpenAPI document of all endpoints."""
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Shardwright console",
-            "version": version,
-            "description": "The data behind each page of the console, in MongoDB's relaxed Extended JSON. "
-            "Log in with POST /log-in, which sets the session's cookie.",
-        },
-        "components": {
-            "securitySchemes": {"session": {"type": "apiKey", "in": "cookie", "name": "shardwright_console"}}
-        },
-        "security": [{"session": []}],
-        "paths": {f"/api/{each.path}": {each.method.lower(): _operation(each)} for each in ENDPOINTS},
-    }
-
-
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "operationId": endpoint.path,
-        "summary": endpoint.summary,
-        "responses": {
-            "200": {
-                "description": "the data",
-                "content": {
-                    "application/json": {
-                        "schema": {
-                            "type": "object",
-                            "required": list(endpoint.returns),
-                            "properties": {name: {"description": text} for name, text in endpoint.returns.items()},
-                        }
-                    }
-                },
-            },
-            **{
-                status: {"description": text}
-                for status, text in (
-                    ("400", "a parameter is missing or not valid"),
-                    ("401", "no session"),
-                    ("403", "the user lacks a right, or the CSRF token is wrong"),
-                    ("404", "the collection is not sharded"),
-                    ("503", "no router answers"),
-                )
-            },
-        },
-    }
-    properties: dict[str, dict[str, str]] = {
-        name.rstrip("?"): {"type": "string", "description": text} for name, text in endpoint.parameters.items()
-    }
-    required = [name for name in endpoint.parameters if not name.endswith("?")]
-    if endpoint.method == "GET":
-        described["parameters"] = [
-            {
-                "name": name,
-                "in": "query",
-                "required": name in required,
-                "schema": {"type": "string"},
-                "description": text,
-            }
-            for name, text in ((name, each["description"]) for name, each in properties.items())
-        ]
-    else:
-        schema = {"type": "object", "required": required, "properties": properties}
-        described["requestBody"] = {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}
-    return described

@@ -1,4 +1,4 @@
-"""The web application: sessions, CSRF tokens, security headers, and the routes of pages and API."""
+"""The web application: sessions, CSRF tokens, security headers, the routes of pages and API, and OpenAPI's document."""
 
 import asyncio
 import json
@@ -17,19 +17,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardwright.console.actions import ActionFault
-from shardwright.console.api import ENDPOINTS, Endpoint, open_api
-from shardwright.console.calls import BadParameter, Call
+from shardwright.console.api import ENDPOINTS, Endpoint
 from shardwright.console.collections import UnknownCollection
-from shardwright.console.options import STATIC
-from shardwright.console.pages import FORMS, PAGES, Page
+from shardwright.console.metrics import Sampler
+from shardwright.console.pages import FORMS, PAGES, Page, Renderer
 from shardwright.console.reader import Refused
-from shardwright.console.rendering import Renderer
-from shardwright.console.sampler import Sampler
-from shardwright.console.sessions import COOKIE, LogInError, Session, Sessions
-from shardwright.console.settings import Settings, is_loopback
+from shardwright.console.sessions import COOKIE, BadParameter, Call, LogInError, Session, Sessions
+from shardwright.console.settings import STATIC, Settings, is_loopback
 from shardwright.console.shell_syntax import SyntaxFault
 from shardwright.daemon.version import package_version
 from shardwright.wire.logger import get_logger
+
+_log = get_logger("console.app")
 
 BODY_BYTES_MAX: Final = 256 * 1024
 
@@ -41,8 +40,6 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-_log = get_logger("console.app")
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -311,3 +308,71 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
     return wrapped
+
+
+def open_api(version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of all endpoints."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Shardwright console",
+            "version": version,
+            "description": "The data behind each page of the console, in MongoDB's relaxed Extended JSON. "
+            "Log in with POST /log-in, which sets the session's cookie.",
+        },
+        "components": {
+            "securitySchemes": {"session": {"type": "apiKey", "in": "cookie", "name": "shardwright_console"}}
+        },
+        "security": [{"session": []}],
+        "paths": {f"/api/{each.path}": {each.method.lower(): _operation(each)} for each in ENDPOINTS},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": endpoint.path,
+        "summary": endpoint.summary,
+        "responses": {
+            "200": {
+                "description": "the data",
+                "content": {
+                    "application/json": {
+                        "schema": {
+                            "type": "object",
+                            "required": list(endpoint.returns),
+                            "properties": {name: {"description": text} for name, text in endpoint.returns.items()},
+                        }
+                    }
+                },
+            },
+            **{
+                status: {"description": text}
+                for status, text in (
+                    ("400", "a parameter is missing or not valid"),
+                    ("401", "no session"),
+                    ("403", "the user lacks a right, or the CSRF token is wrong"),
+                    ("404", "the collection is not sharded"),
+                    ("503", "no router answers"),
+                )
+            },
+        },
+    }
+    properties: dict[str, dict[str, str]] = {
+        name.rstrip("?"): {"type": "string", "description": text} for name, text in endpoint.parameters.items()
+    }
+    required = [name for name in endpoint.parameters if not name.endswith("?")]
+    if endpoint.method == "GET":
+        described["parameters"] = [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "schema": {"type": "string"},
+                "description": text,
+            }
+            for name, text in ((name, each["description"]) for name, each in properties.items())
+        ]
+    else:
+        schema = {"type": "object", "required": required, "properties": properties}
+        described["requestBody"] = {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}
+    return described

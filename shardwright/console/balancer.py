@@ -1,14 +1,24 @@
 """The view of the balancer: its switch and window, its next round with reasons, and moves in progress."""
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from shardwright.console.metrics import Sampler
 from shardwright.console.reader import Document, Reader, maybe
-from shardwright.console.sampler import Sampler
 from shardwright.console.settings import Settings
 
 _SECONDS: Final = 3.0
 _ACTIONS_MAX: Final = 50
+_SHARE_MIN: Final = 0.02
+
+_STARTED: Final = "moveChunk.start"
+_COMMITTED: Final = "moveChunk.commit"
+_ENDED: Final = "moveChunk.from"
+_SHOWN: Final = (_COMMITTED, "moveChunk.error", "split", "multi-split", "merge")
+_CRITICAL_STEPS: Final = ("step 5 of 6", "step 6 of 6")
+"""The donor's steps within the critical section: the commits on the recipient and on the config servers."""
 
 
 async def balancer(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
@@ -24,7 +34,7 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
         maybe(reader.rested("plan", lambda: reader.command({"balancerExplain": 1})), None, refusals),
         maybe(reader.find("config", "migrations", {}, limit=_ACTIONS_MAX), [], refusals),
     )
-    reshardings, rounds, moves = await asyncio.gather(
+    reshardings, rounds, events = await asyncio.gather(
         maybe(_reshardings(reader), [], refusals),
         maybe(
             reader.find("config", "actionlog", {"what": "balancer.round"}, sort=[("time", -1)], limit=_ACTIONS_MAX),
@@ -35,9 +45,9 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
             reader.find(
                 "config",
                 "changelog",
-                {"what": {"$in": ["moveChunk.commit", "moveChunk.error", "split", "multi-split", "merge"]}},
+                {"what": {"$in": [*_SHOWN, _STARTED, _ENDED]}},
                 sort=[("time", -1)],
-                limit=_ACTIONS_MAX,
+                limit=_ACTIONS_MAX * 3,  # a move has an event of each kind
             ),
             [],
             refusals,
@@ -53,7 +63,7 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
         "autoSplit": stored.get("autosplit", {}).get("enabled", True),
         "plan": None if plan is None else _plan(plan),
         "migrations": [_migration(each) for each in migrations],
-        "transfers": _transfers(sampler, settings),
+        "transfers": _transfers(sampler, settings, events),
         "reshardings": reshardings,
         "history": [
             {
@@ -77,12 +87,29 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
                 "max": _range_of(each["details"]).get("max"),
                 "documents": each["details"].get("counts", {}).get("cloned"),
                 "bytes": each["details"].get("counts", {}).get("clonedBytes"),
+                "pauseMillis": pause,
                 "error": each["details"].get("errmsg"),
             }
-            for each in moves
+            for each, pause in with_pauses(events)[:_ACTIONS_MAX]
         ],
         "refusals": refusals,
     }
+
+
+def with_pauses(events: Sequence[Document]) -> list[tuple[Document, int | None]]:
+    """Return the events to show, the newest first. For a move, add the milliseconds for which writes paused.
+
+    The donor logs the durations of a move's steps in an event after the commit.
+    """
+    pauses: dict[tuple[str, str], int] = {}
+    found: list[tuple[Document, int | None]] = []
+    for each in events:
+        move = (each.get("ns", ""), str(each["details"].get("min")))
+        if each["what"] == _ENDED and _CRITICAL_STEPS[0] in each["details"]:
+            pauses[move] = sum(each["details"].get(step, 0) for step in _CRITICAL_STEPS)
+        elif each["what"] in _SHOWN:
+            found.append((each, pauses.pop(move, None) if each["what"] == _COMMITTED else None))
+    return found
 
 
 def _range_of(details: Document) -> Document:
@@ -110,14 +137,20 @@ def _migration(document: Document) -> dict[str, Any]:
     }
 
 
-def _transfers(sampler: Sampler, settings: Settings) -> list[dict[str, Any]]:
-    """Return the moves that donors report in their metrics."""
+def _transfers(sampler: Sampler, settings: Settings, events: Sequence[Document]) -> list[dict[str, Any]]:
+    """Return the moves that donors report in their metrics, with the time left at the rate so far.
+
+    Args:
+        events: the events of the change log, the newest first.
+    """
     found = []
+    started = {each["details"].get("from"): each["time"] for each in reversed(events) if each["what"] == _STARTED}
     for target in settings.targets:
         values = sampler.values(target.process)
         if target.role == "shardd" and values.get("donor_migration_active"):
             estimated = values.get("donor_migration_documents_estimated", 0)
             cloned = values.get("donor_migration_documents_cloned", 0)
+            share = min(1.0, cloned / estimated) if estimated else None
             found.append(
                 {
                     "donor": target.replica_set,
@@ -125,10 +158,18 @@ def _transfers(sampler: Sampler, settings: Settings) -> list[dict[str, Any]]:
                     "documents": int(cloned),
                     "documentsEstimated": int(estimated),
                     "bytes": int(values.get("donor_migration_bytes_cloned", 0)),
-                    "share": min(1.0, cloned / estimated) if estimated else None,
+                    "share": share,
+                    "secondsLeft": seconds_left(started.get(target.replica_set), share, datetime.now(UTC)),
                 }
             )
     return found
+
+
+def seconds_left(started: datetime | None, share: float | None, now: datetime) -> float | None:
+    """Return the seconds left of a move at the rate so far; None if too little of it is done."""
+    if started is None or share is None or share < _SHARE_MIN:
+        return None
+    return (now - started).total_seconds() * (1 - share) / share
 
 
 async def _reshardings(reader: Reader) -> list[Document]:

@@ -8,8 +8,17 @@ from typing import Any, Final
 
 from bson import Timestamp
 
-from shardwright.console.chunk_bands import bands, chunk_counts, chunks_between, key_bytes
-from shardwright.console.reader import Document, Reader, Refused, maybe, partly
+from shardwright.console.reader import (
+    Document,
+    Reader,
+    Refused,
+    bands,
+    chunk_counts,
+    chunks_between,
+    key_bytes,
+    maybe,
+    partly,
+)
 
 _SECONDS: Final = 5.0
 _STATS_SECONDS: Final = 20.0
@@ -211,21 +220,25 @@ async def _indexes(reader: Reader, namespace: str) -> list[Document]:
     return sorted(found.values(), key=lambda each: str(each["name"]))
 
 
-async def chunk_map(reader: Reader, namespace: str, back: int = 0) -> dict[str, Any]:
+async def chunk_map(reader: Reader, namespace: str, back: int = 0, *, measured: bool = False) -> dict[str, Any]:
     """Return the bands of a collection with their zones, now or before its last moves.
 
     Args:
         back: number of moves to undo.
+        measured: whether shards estimate the size of each band, which takes them some work; of a hundred at most.
     """
     entry = await collection_entry(reader, namespace)
     shards = await shard_names(reader)
     found = await bands(reader, entry["uuid"], shards)
     zones = await maybe(zones_of(reader, namespace), [], [])
+    may_measure = measured and len(found) <= LISTED_MAX
+    sizes = await chunk_sizes(reader, namespace, entry["key"], found) if may_measure else {}
     located = [({**band}, key_bytes(band["min"]), key_bytes(band["max"])) for band in found]
     ranges = [(key_bytes(zone["min"]), key_bytes(zone["max"]), zone["zone"]) for zone in zones]
     for band, low, high in located:
         names = {name for start, end, name in ranges if start < high and low < end}
         band["zone"] = "several zones" if len(names) > 1 else next(iter(names), None)
+        band["bytes"] = sizes.get(low)
     is_exact = all(band["chunks"] == 1 for band in found)
     moves = await maybe(moves_of(reader, namespace), [], [])
     undone = moves[: max(0, back)]

@@ -1,18 +1,27 @@
-"""The view of operations: rates and latencies, slow shapes, current operations, and clients' open resources."""
+"""The view of operations: rates and latencies, slow and frequent shapes, current operations, and open resources."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC
+from itertools import accumulate
+from math import inf
 from typing import Any, Final
 
-from shardwright.console.reader import Document, Reader, Refused, maybe
-from shardwright.console.sampler import Sampler
+from shardwright.console.metrics import Durations, Sampler
+from shardwright.console.reader import Document, Reader, Refused, maybe, partly
 from shardwright.console.sessions import Rights
+from shardwright.console.shell_syntax import shell_text
 
 _CURRENT_SECONDS: Final = 1.0
 _SLOW_SECONDS: Final = 5.0
 _SHOWN_MAX: Final = 100
 _SHAPES_MAX: Final = 25
+_SHAPES_READ_MAX: Final = 20_000
 _POINTS_MAX: Final = 360
+_CLIENTS_MAX: Final = 12
+_USES_MAX: Final = 8
 _OWN_NAMES: Final = ("shardwright-router", "shardwright-shardd", "shardwright-configd", "OplogFetcher")
 
 
@@ -36,7 +45,8 @@ async def operations(reader: Reader, sampler: Sampler) -> dict[str, Any]:
         "commands": [] if latest is None else _rows(latest.commands, "command"),
         "shards": [] if latest is None else _rows(latest.shards, "shard"),
         "history": {
-            "at": [int(each.at.timestamp()) for each in points],
+            # With whole seconds, samples of the same second would be drawn one above the other.
+            "at": [round(each.at.timestamp(), 3) for each in points],
             "rate": [each.total["rate"] for each in points],
             "errors": [each.total["errors"] for each in points],
             "p50": [each.total["p50"] for each in points],
@@ -100,6 +110,7 @@ def slow_shapes(lines: Iterable[str]) -> list[Document]:
                 "shardsMax": 0,
                 "plan": each.get("plan_summary"),
                 "app": each.get("app_name"),
+                "clients": [],
                 "last": None,
             },
         )
@@ -108,6 +119,9 @@ def slow_shapes(lines: Iterable[str]) -> list[Document]:
         row["maxMillis"] = max(row["maxMillis"], duration)
         row["shardsMax"] = max(row["shardsMax"], len(each.get("shards") or ()))
         row["last"] = each.get("t") or row["last"]
+        client = {"app": each.get("app_name") or "", "host": _host(each.get("remote")), "user": each.get("user") or ""}
+        if client not in row["clients"] and len(row["clients"]) < _CLIENTS_MAX:
+            row["clients"].append(client)
     return sorted(found.values(), key=lambda row: -row["millis"])[:_SHAPES_MAX]
 
 
@@ -124,17 +138,187 @@ def _slow_operation(line: str) -> Mapping[str, Any] | None:
     if document.get("msg") != "Slow query":
         return None
     attributes = document.get("attr", {})
+    command = attributes.get("command", "")
     return {
         "t": document.get("t", {}).get("$date"),
         "namespace": attributes.get("ns"),
         "duration_ms": attributes.get("durationMillis", 0),
         "query_hash": attributes.get("queryHash"),
-        "shape": attributes.get("shape"),
-        "command": next(iter(attributes.get("command", {})), ""),
+        "shape": attributes.get("queryShape"),
+        "command": command if isinstance(command, str) else next(iter(command), ""),
         "plan_summary": attributes.get("planSummary"),
         "app_name": attributes.get("appName"),
+        "remote": attributes.get("remote"),
+        "user": attributes.get("user"),
         "shards": attributes.get("shards", ()),
     }
+
+
+ORDERS: Final = {"count": "Count", "time": "Time", "scattered": "Scatter share"}
+"""Orders of the frequent shapes: operations, their time in all, and the share of them on several shards."""
+
+
+async def _counted_shapes(reader: Reader, refusals: list[str]) -> tuple[list[Document], Document]:
+    """Return the shapes that routers count, added up over all routers, and the sum of the others."""
+    none: list[Document] = []
+    return _shape_rows(await partly(reader, "shapes", _SLOW_SECONDS, lambda: _query_stats(reader), none, refusals))
+
+
+async def use_of(reader: Reader, rights: Rights, namespace: str) -> dict[str, Any]:
+    """Return the uses of a collection: its frequent shapes, and the clients of its running and slow operations."""
+    refusals: list[str] = []
+    (rows, _), slow, running = await asyncio.gather(
+        _counted_shapes(reader, refusals),
+        maybe(recent_slow_shapes(reader), [], refusals),
+        maybe(current_operations(reader, rights), {"operations": []}, refusals),
+    )
+    clients = [
+        {"app": each["app"], "host": _host(each["client"]), "user": each["user"]}
+        for each in running["operations"]
+        if each["ns"] == namespace
+    ]
+    clients += [client for each in slow if each["ns"] == namespace for client in each["clients"]]
+    counted = Counter(tuple(each.items()) for each in clients)
+    shapes = sorted((each for each in rows if each["ns"] == namespace), key=lambda row: -row["count"])
+    return {
+        "shapes": shapes[:_USES_MAX],
+        "clients": [dict(each) for each, _ in counted.most_common(_CLIENTS_MAX)],
+        "refusals": refusals,
+    }
+
+
+def _host(address: str | None) -> str:
+    """Return the host of ``host:port``: a client has another port on each connection."""
+    return (address or "").rpartition(":")[0] or (address or "")
+
+
+async def frequent_shapes(reader: Reader, order: str) -> dict[str, Any]:
+    """Return the shapes that routers count, added up over all routers, the first ones in one of the `ORDERS`."""
+    refusals: list[str] = []
+    rows, others = await _counted_shapes(reader, refusals)
+    total = sum(row["millis"] for row in rows) + others["millis"]
+    for row in rows:
+        row["timeShare"] = row["millis"] / total if total else None
+    rows.sort(key=_ORDER_KEYS[order], reverse=True)
+    return {
+        "order": order,
+        "shapes": rows[:_SHAPES_MAX],
+        "shapeCount": len(rows),
+        "others": others,
+        "refusals": refusals,
+    }
+
+
+_ORDER_KEYS: Final[Mapping[str, Callable[[Document], tuple[float, ...]]]] = {
+    "count": lambda row: (row["count"],),
+    "time": lambda row: (row["millis"],),
+    "scattered": lambda row: (row["scatterShare"] or 0, row["count"]),
+}
+
+
+def route_text(command: str, namespace: str, shape: Mapping[str, Any] | None) -> str | None:
+    """Return a command for the page *Why did it go there?*, with ``?`` for values; None if a shape has no route."""
+    arguments = {name: value for name, value in (shape or {}).items() if name != command}
+    collection = namespace.partition(".")[2]
+    if not collection or not arguments:
+        return None
+    if command in _STATEMENTS:
+        statements, of_all = _STATEMENTS[command]
+        arguments = {statements: [{**arguments, **of_all}]}
+    elif command in _COMPLETED:
+        present, added = _COMPLETED[command]
+        arguments = arguments if present in arguments else {**arguments, **added}
+    elif command not in _COMPLETE:
+        return None
+    return shell_text({command: collection, **arguments})
+
+
+_STATEMENTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "update": ("updates", {"multi": True}),
+    "delete": ("deletes", {"limit": 0}),
+}
+"""The field with the statements of a command, and the fields of a statement on all matching documents."""
+
+_COMPLETED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "aggregate": ("cursor", {"cursor": {}}),
+    "findAndModify": ("update", {"remove": True}),
+}
+"""Required fields of a command that its shape omits, unless the named field is present."""
+
+_COMPLETE: Final = frozenset({"count", "distinct", "find"})
+"""Commands whose shape has all required fields."""
+
+
+async def _query_stats(reader: Reader) -> list[Document]:
+    asking = {"aggregate": 1, "pipeline": [{"$queryStats": {}}], "cursor": {"batchSize": _SHAPES_READ_MAX}}
+    replies = await reader.of_each_router(asking)
+    return [document for reply in replies.values() for document in reply["cursor"]["firstBatch"]]
+
+
+def _shape_rows(documents: Iterable[Document]) -> tuple[list[Document], Document]:
+    """Return a row for each shape, and the sum of the shapes that routers no longer keep apart."""
+    sums: dict[tuple[str, str], Document] = {}
+    others: Document = {"count": 0, "millis": 0.0, "evicted": 0}
+    for document in documents:
+        metrics, shape = document["metrics"], document["key"].get("queryShape")
+        if shape is None:
+            others["count"] += metrics["execCount"]
+            others["millis"] += metrics["totalExecMicros"]["sum"] / 1000
+            others["evicted"] += document["evicted"]
+            continue
+        since = metrics["firstSeenTimestamp"].replace(tzinfo=UTC)  # pymongo reads commands' replies without it
+        arguments = {name: value for name, value in shape.items() if name not in ("cmdNs", "command")}
+        namespace = ".".join(filter(None, (shape["cmdNs"]["db"], shape["cmdNs"]["coll"])))
+        row = sums.setdefault(
+            (namespace, document["queryShapeHash"]),
+            {
+                "ns": namespace,
+                "hash": document["queryShapeHash"],
+                "command": shape["command"],
+                "shape": {shape["command"]: "?", **arguments},
+                **dict.fromkeys(("count", "errors", "targeted", "scattered", "shards", "bytes", "documents"), 0),
+                "millis": 0.0,
+                "durations": Counter[float](),
+                "since": since,
+            },
+        )
+        for name, number in (
+            ("count", metrics["execCount"]),
+            ("errors", metrics["errorCount"]),
+            ("targeted", metrics["targetedCount"]),
+            ("scattered", metrics["scatteredCount"]),
+            ("shards", metrics["shardsTargeted"]["sum"]),
+            ("bytes", metrics["bytesReturned"]["sum"]),
+            ("documents", metrics["docsReturned"]["sum"]),
+            ("millis", metrics["totalExecMicros"]["sum"] / 1000),
+        ):
+            row[name] += number
+        row["durations"].update({each["micros"] / 1000: each["count"] for each in metrics["histogram"]})
+        row["since"] = min(row["since"], since)
+    return [_with_shares(row) for row in sums.values()], others
+
+
+def _with_shares(row: Document) -> Document:
+    sent = row["targeted"] + row["scattered"]
+    durations: Counter[float] = row.pop("durations")
+    return {
+        **row,
+        "meanMillis": row["millis"] / row["count"] if row["count"] else None,
+        "p95Millis": _quantile(durations, 0.95),
+        "scatterShare": row["scattered"] / sent if sent else None,
+        "meanShards": row["shards"] / sent if sent else None,
+    }
+
+
+def _quantile(durations: Mapping[float, int], part: float) -> float | None:
+    """Return a quantile in milliseconds.
+
+    Args:
+        durations: the number of operations by the lower bound of their bucket, in milliseconds.
+    """
+    bounds = sorted(durations)
+    reached = accumulate(durations[bound] for bound in bounds)
+    return Durations(dict(zip((*bounds[1:], inf), map(float, reached), strict=True))).quantile(part)
 
 
 async def current_operations(reader: Reader, rights: Rights, *, own: bool = False) -> dict[str, Any]:

@@ -1,26 +1,213 @@
-"""The pages: each shows the data of an endpoint of the API with a template."""
+"""The pages: each renders the data of an API endpoint with a template, and formats its values for people."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from starlette.responses import RedirectResponse, Response
+from bson import json_util
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from shardwright.console import balancer as balancer_view
 from shardwright.console import collections as collections_view
-from shardwright.console import explaining, operations, overview, security
+from shardwright.console import drawing, explaining, operations, overview, security
 from shardwright.console.actions import ACTIONS, Action, ActionFault, perform
-from shardwright.console.api import chunks, heat
-from shardwright.console.calls import Call
+from shardwright.console.api import ENDPOINTS, chunks, heat, order_of_shapes
 from shardwright.console.drawing import MODES
+from shardwright.console.dry_runs import dry_run
 from shardwright.console.heat_map import MEASURES, WINDOWS
+from shardwright.console.operations import route_text
 from shardwright.console.reader import Refused, maybe
-from shardwright.console.rendering import Renderer
-from shardwright.console.shell_syntax import SyntaxFault
+from shardwright.console.sessions import Call, Rights, Session
+from shardwright.console.settings import STATIC, TEMPLATES, Settings
+from shardwright.console.shell_syntax import SyntaxFault, shell_text, short_text
+
+_NAVIGATION: Final = (
+    ("/", "Overview"),
+    ("/collections", "Collections"),
+    ("/heat", "Heat map"),
+    ("/operations", "Operations"),
+    ("/balancer", "Balancer"),
+    ("/security", "Security and health"),
+    ("/why", "Why did it go there?"),
+)
+
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_ABSENT: Final = Markup('<span class="muted">&ndash;</span>')
 
 _MEASURED_MAX: Final = 60
+
+
+class Renderer:
+    """Renders pages from templates."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters.update(_FILTERS)
+        self._environment.globals.update(
+            title=settings.title,
+            navigation=_NAVIGATION,
+            drawing=drawing,
+            actions=ACTIONS,
+            link=link,
+            asset=partial(_asset, _fingerprints()),
+            colour=drawing.colour,
+            shell=shell_text,
+            route_text=route_text,
+        )
+
+    async def page(
+        self,
+        template: str,
+        page: str,
+        session: Session | None,
+        *,
+        status: int = 200,
+        rights: Rights | None = None,
+        **values: Any,  # noqa: ANN401 - whatever the template shows
+    ) -> HTMLResponse:
+        """Render a page.
+
+        Args:
+            page: its name, for the title and the navigation.
+        """
+        text = self._environment.get_template(template).render(
+            page=page, status=status, session=session, rights=rights, now=datetime.now(UTC), **values
+        )
+        return HTMLResponse(text, status)
+
+
+def link(path: str, **query: object) -> str:
+    """Return an address of the console; parameters that are None are omitted."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _fingerprints() -> Mapping[str, str]:
+    return {each.name: sha256(each.read_bytes()).hexdigest()[:10] for each in STATIC.iterdir() if each.is_file()}
+
+
+def _asset(fingerprints: Mapping[str, str], name: str) -> str:
+    return f"/static/{name}?v={fingerprints[name]}"
+
+
+def number(value: float | None, digits: int = 0) -> str | Markup:
+    """Format a number with separators of thousands; small ones keep some digits."""
+    if value is None:
+        return _ABSENT
+    if digits and abs(value) >= 100:
+        digits = 0
+    return f"{value:,.{digits}f}"
+
+
+def size(value: float | None) -> str | Markup:
+    """Format bytes in decimal units."""
+    if value is None:
+        return _ABSENT
+    amount, unit = float(value), 0
+    while abs(amount) >= 1000 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:,.0f} {_UNITS[unit]}" if unit == 0 or amount >= 100 else f"{amount:,.1f} {_UNITS[unit]}"
+
+
+def percent(value: float | None, digits: int = 0) -> str | Markup:
+    """Format a share of one."""
+    return _ABSENT if value is None else f"{value:.{digits}%}"
+
+
+def duration(seconds: float | None) -> str | Markup:
+    """Format seconds as one or two units."""
+    if seconds is None:
+        return _ABSENT
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    whole = int(seconds)
+    for unit, length, smaller, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit} {rest} {smaller}" if rest else f"{whole // length} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 and seconds != whole else f"{whole} s"
+
+
+def time_tag(value: datetime | str | None, now: datetime | None = None) -> Markup:
+    """Format a time as its distance from now, with the absolute time as title."""
+    if value is None:
+        return _ABSENT
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
+    text = (
+        "now"
+        if abs(seconds) < 1
+        else f"{duration(abs(int(seconds)))} ago"
+        if seconds > 0
+        else f"in {duration(-int(seconds))}"
+    )
+    return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(at.isoformat(), at, text)
+
+
+def absolute(value: datetime | str | None) -> str | Markup:
+    """Format a time in UTC."""
+    if value is None:
+        return _ABSENT
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def extended_json(value: object) -> str:
+    """Encode a value for a hidden field of a form."""
+    return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
+
+
+def key_text(key: Mapping[str, Any]) -> str:
+    """Format a shard key or an index for people."""
+    return ", ".join(f"{name}: {_direction(value)}" for name, value in key.items())
+
+
+def _direction(value: object) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def dict_with(value: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings."""
+    return {**value, **more}
+
+
+def data(value: object) -> str:
+    """Encode a value for an attribute that a script reads."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+_FILTERS: Final = {
+    "number": number,
+    "size": size,
+    "percent": percent,
+    "duration": duration,
+    "time": time_tag,
+    "absolute": absolute,
+    "ejson": extended_json,
+    "key": key_text,
+    "short": short_text,
+    "shell": shell_text,
+    "data": data,
+    "dict_with": dict_with,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +237,15 @@ async def _collection(call: Call, renderer: Renderer) -> Response:
     namespace = call.required("ns")
     mode = call.given.get("colour", "shard")
     found = await collections_view.collection(call.session.reader, namespace)
-    chunk_map = await collections_view.chunk_map(call.session.reader, namespace, call.number("back") or 0)
+    chunk_map = await collections_view.chunk_map(
+        call.session.reader, namespace, call.number("back") or 0, measured=mode == "size"
+    )
     changes = await maybe(collections_view.changes(call.session.reader, namespace), {"changes": []}, [])
     return await renderer.page(
         "collection.html",
         "Collections",
         call.session,
+        rights=await call.session.rights(),
         data=found,
         map=chunk_map,
         modes=MODES,
@@ -65,6 +255,7 @@ async def _collection(call: Call, renderer: Renderer) -> Response:
 
 
 _CHANGES_SHOWN: Final = 40
+
 _STEPS: Final = (".start", ".from", ".to")
 """Endings of the events that a move has besides its commit."""
 
@@ -72,8 +263,15 @@ _STEPS: Final = (".start", ".from", ".to")
 async def _chunks(call: Call, renderer: Renderer) -> Response:
     found = await chunks(call)
     rights = await call.session.rights()
+    use = await operations.use_of(call.session.reader, rights, found["ns"])
     return await renderer.page(
-        "chunks.html", "Collections", call.session, rights=rights, data=found, measured=bool(call.number("measure"))
+        "chunks.html",
+        "Collections",
+        call.session,
+        rights=rights,
+        data=found,
+        use=use,
+        measured=bool(call.number("measure")),
     )
 
 
@@ -91,6 +289,8 @@ async def _heat(call: Call, renderer: Renderer) -> Response:
 async def _operations(call: Call, renderer: Renderer) -> Response:
     reader, rights = call.session.reader, await call.session.rights()
     found = await operations.operations(reader, call.sampler)
+    frequent = await operations.frequent_shapes(reader, order_of_shapes(call))
+    found["refusals"] += [each for each in frequent["refusals"] if each not in found["refusals"]]
     current = await maybe(
         operations.current_operations(reader, rights, own=bool(call.number("own"))),
         {"ofAllUsers": False, "operations": [], "hidden": 0},
@@ -103,6 +303,8 @@ async def _operations(call: Call, renderer: Renderer) -> Response:
         rights=rights,
         data=found,
         current=current,
+        frequent=frequent,
+        orders=operations.ORDERS,
         own=bool(call.number("own")),
     )
 
@@ -110,7 +312,8 @@ async def _operations(call: Call, renderer: Renderer) -> Response:
 async def _balancer(call: Call, renderer: Renderer) -> Response:
     found = await balancer_view.balancer(call.session.reader, call.sampler, call.settings)
     rights = await call.session.rights()
-    return await renderer.page("balancer.html", "Balancer", call.session, rights=rights, data=found)
+    shards = await maybe(collections_view.shard_names(call.session.reader), [], found["refusals"])
+    return await renderer.page("balancer.html", "Balancer", call.session, rights=rights, data=found, shards=shards)
 
 
 async def _security(call: Call, renderer: Renderer) -> Response:
@@ -158,6 +361,10 @@ async def _why(call: Call, renderer: Renderer) -> Response:
     )
 
 
+async def _api(call: Call, renderer: Renderer) -> Response:
+    return await renderer.page("api.html", "API", call.session, endpoints=ENDPOINTS)
+
+
 def _action(call: Call) -> Action:
     action = ACTIONS.get(call.required("action"))
     if action is None:
@@ -169,6 +376,7 @@ def _action(call: Call) -> Action:
 async def _confirm(call: Call, renderer: Renderer) -> Response:
     action, rights = _action(call), await call.session.rights()
     given = {name: call.given[name] for name in action.arguments}
+    expected = await dry_run(call.session.reader, action.name, given)
     return await renderer.page(
         "confirm.html",
         action.title,
@@ -179,6 +387,7 @@ async def _confirm(call: Call, renderer: Renderer) -> Response:
         effect=action.effect(given),
         command=action.shell(given),
         back=action.leads_to(given),
+        expected=expected,
     )
 
 
@@ -211,6 +420,7 @@ PAGES: Final = (
     Page("/support-bundle", "Security and health", _bundle),
     Page("/why", "Why did it go there?", _why),
     Page("/act", "Confirm", _confirm),
+    Page("/api", "API", _api),
 )
 """The pages that only read."""
 

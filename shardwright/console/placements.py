@@ -9,16 +9,14 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwright.console.chunk_bands import bands, chunks_between, key_bytes
 from shardwright.console.collections import UnknownCollection, collection_entry, shard_names
 from shardwright.console.prediction import NotPredictable, Prediction, View, Where, predict
-from shardwright.console.reader import Document, Reader
-from shardwright.sharding.catalog.collection_entry import CollectionEntry
+from shardwright.console.reader import Document, Reader, bands, chunks_between, key_bytes
+from shardwright.sharding.catalog.documents import CollectionEntry
 from shardwright.sharding.chunks import read_placements
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
+from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.targeting.targets import CollectionPlacement
 from shardwright.wire.errors import CommandError
 from shardwright.wire.rawbson import encode_document

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
-from shardwright.sharding.pipelines.leading_filter import DESCRIBE_SHARDS, leading_filter
-from shardwright.sharding.pipelines.pipeline import Pipeline
+from shardwright.sharding.pipelines.pipeline import DESCRIBE_SHARDS, Pipeline, leading_filter, stages_of_buckets
 from shardwright.sharding.pipelines.pushdown import moved_forward
-from shardwright.sharding.pipelines.reads_of_buckets import stages_of_buckets
-from shardwright.sharding.targeting.collation import effective, is_simple
 from shardwright.sharding.targeting.statements import DeleteStatement, UpdateStatement
 from shardwright.sharding.targeting.targets import CollectionPlacement, target_filter
+from shardwright.sharding.targeting.values import effective, is_simple
 from shardwright.sharding.targeting.writes import (
     Broadcast,
     Destination,

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from bson import json_util
 
+from shardwright.console.metrics import Sampler
 from shardwright.console.overview import overview
 from shardwright.console.reader import Document, Reader, Refused, maybe
-from shardwright.console.sampler import Sampler
 from shardwright.console.settings import Settings
 
 _SECONDS: Final = 15.0

@@ -1,4 +1,4 @@
-"""Sessions of users, in memory, each with its own connections to the cluster.
+"""Sessions of users, in memory, each with its own connections to the cluster, and their requests.
 
 A password is passed to the driver, which needs it for the session's new connections. It is stored nowhere else. The end
 of a session closes its client.
@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bson.json_util import loads
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
+from shardwright.console.metrics import Sampler
 from shardwright.console.reader import Document, Reader, Refused, router_selector
 from shardwright.console.settings import Settings
 from shardwright.wire.logger import get_logger
+
+_log = get_logger("console.sessions")
 
 COOKIE: Final = "shardwright_console"
 SESSIONS_MAX: Final = 200
@@ -29,9 +33,7 @@ _CLEAN_SECONDS: Final = 15.0
 _REFUSED_LOG_IN: Final = frozenset({11, 18, 334})
 """UserNotFound, AuthenticationFailed, MechanismUnavailable."""
 
-_log = get_logger("console.sessions")
-
-_OPTIONS: Final[Mapping[str, Any]] = {
+_CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "appname": "shardwright console",
     "serverSelectionTimeoutMS": 5_000,
     "connectTimeoutMS": 3_000,
@@ -224,4 +226,55 @@ class Sessions:
         return session
 
     def _client(self, **log_in: str) -> AsyncMongoClient[Document]:
-        return AsyncMongoClient(self._settings.uri, **{**_OPTIONS, **self._settings.client_options, **log_in})
+        return AsyncMongoClient(self._settings.uri, **{**_CLIENT_OPTIONS, **self._settings.client_options, **log_in})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a logged-in user. Its methods raise `BadParameter` for missing or malformed parameters.
+
+    Attributes:
+        given: the parameters of the query, or the fields of the form.
+    """
+
+    session: Session
+    given: Mapping[str, str]
+    sampler: Sampler
+    settings: Settings
+    remote: str = ""
+
+    def required(self, name: str) -> str:
+        """Return a required parameter."""
+        value = self.given.get(name, "")
+        if not value:
+            raise BadParameter(f"the parameter {name} is missing")
+        return value
+
+    def number(self, name: str) -> int | None:
+        """Return a numeric parameter; None if it is missing."""
+        text = self.given.get(name, "")
+        if not text:
+            return None
+        if not text.isdecimal() or len(text) > _DIGITS_MAX:
+            raise BadParameter(f"{name} must be a number")
+        return int(text)
+
+    def bound(self, name: str) -> dict[str, Any] | None:
+        """Return a parameter with a chunk bound in Extended JSON; None if it is missing."""
+        text = self.given.get(name, "")
+        if not text:
+            return None
+        try:
+            found = loads(text)
+        except (TypeError, ValueError) as error:
+            raise BadParameter(f"{name} must be a document in Extended JSON") from error
+        if not isinstance(found, dict) or not found:
+            raise BadParameter(f"{name} must be a document in Extended JSON")
+        return found
+
+
+_DIGITS_MAX: Final = 9
+
+
+class BadParameter(ValueError):
+    """A parameter is missing or not valid."""

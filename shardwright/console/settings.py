@@ -1,11 +1,131 @@
-"""The settings of a console."""
+"""The settings of a console, and its options in the form of the daemons' table of options."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from shardwright.daemon.configuration.option import (
+    ADDRESSES,
+    BOOLEAN,
+    COUNT,
+    PATH,
+    PORT,
+    SECONDS,
+    TEXT,
+    Option,
+    Program,
+    choice,
+)
+from shardwright.daemon.logs import LEVELS, LogFormat
+
+DEFAULT_PORT: Final = 8027
+
+_NETWORK: Final = "Network"
+_TLS: Final = "TLS"
+_LOGS: Final = "Logs"
+_CLUSTER: Final = "Cluster"
+
+CONSOLE: Final = Program(
+    "shardwright console",
+    "Show a cluster in the browser.",
+    (
+        Option(
+            name="bind-ip",
+            path="net.bindIp",
+            type=ADDRESSES,
+            section=_NETWORK,
+            default="127.0.0.1",
+            help="addresses to listen on, separated by commas",
+        ),
+        Option(
+            name="port",
+            path="net.port",
+            type=PORT,
+            section=_NETWORK,
+            default=str(DEFAULT_PORT),
+            help="port for browsers, 0 for any free one",
+        ),
+        Option(
+            name="tls-certificate-key-file",
+            path="net.tls.certificateKeyFile",
+            type=PATH,
+            section=_TLS,
+            default_text="no TLS",
+            help="serve HTTPS with this certificate and private key, PEM",
+        ),
+        Option(
+            name="allow-plain-http",
+            path="shardwright.console.allowPlainHttp",
+            type=BOOLEAN,
+            section=_TLS,
+            default="false",
+            help="listen on other addresses than loopback without TLS: a proxy in front of the console has it",
+        ),
+        Option(
+            name="metrics-targets",
+            path="shardwright.console.metricsTargets",
+            type=PATH,
+            section=_CLUSTER,
+            default_text="the processes of the cluster in the directory",
+            help="file with the daemons' metrics endpoints, targets.json of `shardwright monitor-config`",
+        ),
+        Option(
+            name="sample-seconds",
+            path="shardwright.console.sampleSeconds",
+            type=SECONDS,
+            section=_CLUSTER,
+            default="5",
+            help="time between two readings of the metrics",
+        ),
+        Option(
+            name="idle-minutes",
+            path="shardwright.console.idleMinutes",
+            type=COUNT,
+            section=_CLUSTER,
+            default="30",
+            help="end a session that is idle for this long",
+        ),
+        Option(
+            name="title",
+            path="shardwright.console.title",
+            type=TEXT,
+            section=_CLUSTER,
+            default_text="the name of the directory, or the first router",
+            help="name of the cluster on the pages",
+        ),
+        Option(
+            name="log-level",
+            path="systemLog.verbosity",
+            type=choice({level: level for level in LEVELS}),
+            section=_LOGS,
+            default="info",
+            help="the least severe lines to log",
+        ),
+        Option(
+            name="log-file",
+            path="systemLog.path",
+            type=PATH,
+            section=_LOGS,
+            default_text="standard error",
+            help="append the log, with the actions of users, to this file",
+        ),
+        Option(
+            name="log-format",
+            path="shardwright.log.format",
+            type=choice({str(each): each for each in LogFormat}),
+            section=_LOGS,
+            default=str(LogFormat.JSON),
+            help="the form of log lines: ours, or mongod's",
+        ),
+    ),
+)
+"""The program; `daemon.configuration` reads its command line, environment and file."""
+
+STATIC: Final = Path(__file__).with_name("static")
+TEMPLATES: Final = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True, slots=True)

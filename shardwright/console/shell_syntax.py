@@ -1,18 +1,22 @@
-"""Parser for commands and pipelines as people write them in mongosh or a driver, without running any JavaScript.
+"""The syntax of mongosh: a parser for commands, pipelines and documents, and values as mongosh shows them.
 
-Valid texts are ``db.orders.find({…}, …).sort(…)``, ``db.orders.aggregate([…])`` and the like, and commands as
-documents. Documents may have keys without quotes, strings in single quotes, comments, and the types' constructors.
+The parser runs no JavaScript. Valid texts are ``db.orders.find({…}, …).sort(…)``, ``db.orders.aggregate([…])`` and the
+like, and commands as documents. Documents may have keys without quotes, strings in single quotes, comments, and the
+types' constructors.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.errors import BSONError
-from bson.json_util import object_hook
+from bson.json_util import loads, object_hook
 
 DEPTH_MAX: Final = 100
 LENGTH_MAX: Final = 100_000
@@ -28,6 +32,8 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+
+_INT32: Final = range(-(2**31), 2**31)
 
 
 class SyntaxFault(ValueError):
@@ -84,6 +90,21 @@ def document(text: str) -> Any:  # noqa: ANN401 - any value
     value = reader.value(0)
     reader.end()
     return value
+
+
+def extended_document(text: str) -> dict[str, Any]:
+    """Parse a document that is not empty, in Extended JSON or as in mongosh.
+
+    Raises:
+        SyntaxFault: it is neither.
+    """
+    try:
+        found = loads(text)
+    except (TypeError, ValueError):
+        found = document(text)
+    if not isinstance(found, dict) or not found:
+        raise SyntaxFault(f"{text} is not a document with fields")
+    return found
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -335,3 +356,71 @@ def _command(collection: str, calls: list[tuple[str, list[Any]]]) -> dict[str, A
         case "findOneAndDelete":
             return {"findAndModify": collection, "query": first, "remove": True}
     raise SyntaxFault(f"{name} cannot be explained; find, aggregate, count, distinct, insert, update and delete can")
+
+
+def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
+    """Format a value so that it can be pasted into mongosh."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case Int64():
+            return f'NumberLong("{int(value)}")'
+        case int():
+            return str(value) if value in _INT32 else f'NumberLong("{value}")'
+        case float():
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+        case Mapping():
+            fields = ", ".join(f"{_name(name)}: {shell_text(each)}" for name, each in value.items())
+            return f"{{ {fields} }}" if fields else "{}"
+        case list() | tuple():
+            return f"[{', '.join(map(shell_text, value))}]"
+        case datetime():
+            return f'ISODate("{value.isoformat().replace("+00:00", "Z")}")'
+        case ObjectId():
+            return f'ObjectId("{value}")'
+        case MinKey():
+            return "MinKey()"
+        case MaxKey():
+            return "MaxKey()"
+        case Decimal128():
+            return f'NumberDecimal("{value}")'
+        case Timestamp():
+            return f"Timestamp({value.time}, {value.inc})"
+        case UUID():
+            return f'UUID("{value}")'
+        case Regex():
+            return f"RegExp({json.dumps(str(value.pattern))})"
+        case Binary() | bytes():
+            return f'BinData({getattr(value, "subtype", 0)}, "{_base64(value)}")'
+        case _:
+            return json.dumps(str(value))
+
+
+def short_text(value: Any, length_max: int = 60) -> str:  # noqa: ANN401 - any value
+    """Format a value for people: a bound without braces, shortened."""
+    text = ", ".join(map(_plain, value.values())) if isinstance(value, Mapping) else _plain(value)
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+def _plain(value: Any) -> str:  # noqa: ANN401 - any value
+    match value:
+        case MinKey():
+            return "min"
+        case MaxKey():
+            return "max"
+        case Int64():
+            return str(int(value))
+        case _:
+            return shell_text(value)
+
+
+def _name(name: str) -> str:
+    return name if name.replace("$", "_").isidentifier() else json.dumps(name)
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")

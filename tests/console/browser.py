@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from bson.json_util import loads
 
 START_SECONDS_MAX: Final = 120
-_ADDRESS: Final = re.compile(r"the console is at (http://\S+)")
+_ADDRESS: Final = re.compile(r"the console is at (https?://\S+)")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Browser:
     cookies: dict[str, str] = field(default_factory=dict)
     set_cookies: list[str] = field(default_factory=list)
     host: str | None = None
+    tls: ssl.SSLContext | None = None
 
     def get(self, path: str, **query: object) -> Answer:
         return self._request("GET", f"{path}?{urlencode(query)}" if query else path)
@@ -67,7 +69,11 @@ class Browser:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=90)
+        where = str(parts.hostname), parts.port
+        if self.tls is None:
+            connection = http.client.HTTPConnection(*where, timeout=90)
+        else:
+            connection = http.client.HTTPSConnection(*where, timeout=90, context=self.tls)
         try:
             headers = {"Host": self.host or parts.netloc}
             if self.cookies:
@@ -140,6 +146,6 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
         self.inline_scripts += tag == "script" and "src" not in dict(attrs)
 
-    def addresses(self) -> list[str]:
-        names = ("src", "href", "action", "hx-get", "hx-post", "poster", "data")
+    def addresses(self, *only: str) -> list[str]:
+        names = only or ("src", "href", "action", "hx-get", "hx-post", "poster", "data")
         return [str(attributes[name]) for _, attributes in self.found for name in names if attributes.get(name)]

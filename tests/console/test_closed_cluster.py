@@ -1,13 +1,18 @@
 """Log-in, rights, actions and their audit, and the death of a router, with access control."""
 
 import json
+import ssl
 import threading
 import time
+from http.client import HTTPException
+from pathlib import Path
 from typing import Final
 
 import pytest
 from pymongo.errors import OperationFailure
 
+from tests.certificates import Authority
+from tests.console.browser import Browser, running_console
 from tests.console.conftest import NAMESPACE, PASSWORD, Closed
 
 INTERRUPTED: Final = 11601
@@ -48,6 +53,19 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(closed: Closed) -> None
     cookie = browser.set_cookies[-1].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+
+
+def test_a_console_with_a_certificate_serves_only_tls(closed: Closed, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = ("--tls-certificate-key-file", str(authority.issue("console.pem").path))
+    with running_console(closed.cluster.directory, tmp_path / "console.log", *options) as console:
+        assert console.url.startswith("https:")
+        browser = Browser(console.url, tls=ssl.create_default_context(cafile=str(authority.path)))
+        assert browser.log_in("monitor", PASSWORD).status == 303
+        assert "secure" in browser.set_cookies[-1].lower().split("; ")
+        assert browser.api("session")["user"] == "monitor@admin"
+        with pytest.raises((OSError, HTTPException)):
+            Browser(console.url).get("/log-in")
 
 
 @pytest.mark.parametrize("target", ["//elsewhere.example/", "https://elsewhere.example/", "/\\elsewhere.example"])
@@ -136,6 +154,82 @@ def test_a_chunk_is_split_and_moved(closed: Closed) -> None:
     assert browser.post("/act", action="move-chunk", to="nowhere", **bounds).status == 409
 
 
+def test_a_dry_run_comes_before_a_shard_is_drained(closed: Closed) -> None:
+    browser = closed.browser("manager")
+    expected = browser.api("dry-run", action="drain-shard", shard="shard0")
+    assert expected["moves"]
+    by_shard = {each["ns"]: each["chunksByShard"] for each in browser.api("collections")["collections"]}
+    chunks = sum(each.get("shard0", 0) for ns, each in by_shard.items() if not ns.startswith("config."))
+    assert expected["chunks"] == chunks
+    assert {(each["from"], each["to"]) for each in expected["moves"]} == {("shard0", "shard1")}
+    assert expected["bytes"] > 0
+    assert any("primary shard of shop" in each for each in expected["notes"])
+    page = browser.get("/act", action="drain-shard", shard="shard0").text
+    assert "What would move" in page
+    assert "removeShard: &#34;shard0&#34;" in page
+    with closed.cluster.client() as client:
+        assert not [each for each in client.config.shards.find() if each.get("draining")]
+
+
+def test_other_wizards_have_a_dry_run_too(closed: Closed) -> None:
+    browser = closed.browser("manager")
+    added = browser.api("dry-run", action="add-shard", host="third/127.0.0.1:1")
+    assert {each["to"] for each in added["moves"]} == {"third"}
+    assert 0 < added["chunks"] <= sum(each["chunks"] for each in browser.api("collections")["collections"])
+    copied = browser.api("dry-run", action="reshard-collection", ns=NAMESPACE, key="{ total: 1 }")
+    assert {each["to"] for each in copied["moves"]} == {"shard0", "shard1"}
+    page = browser.get("/act", action="reshard-collection", ns=NAMESPACE, key="{ total: 1 }").text
+    assert "reshardCollection: &#34;shop.orders&#34;, key: { total: 1 }" in page
+    assert browser.get("/api/dry-run", action="reshard-collection", ns=NAMESPACE, key="total").status == 400
+    assert browser.get("/api/dry-run", action="reshard-collection", ns="shop.nothing", key="{ a: 1 }").status == 404
+    assert browser.get("/api/dry-run", action="balancer-stop").status == 400
+
+
+def test_a_dry_run_comes_before_a_shard_is_added_to_a_zone(closed: Closed) -> None:
+    browser = closed.browser("manager")
+    adding = {"action": "add-shard-to-zone", "shard": "shard1", "zone": "hot"}
+    limits = {"ns": "shop.zoned", "min": {"a": 0}, "max": {"a": 300}}
+    with closed.cluster.client() as client:
+        client.admin.command("shardCollection", "shop.zoned", key={"a": 1})
+        for middle in (100, 200, 300, 400):
+            client.admin.command("split", "shop.zoned", middle={"a": middle})
+        client.shop.zoned.insert_many([{"a": number} for number in range(500)])
+        assert "No range is assigned to zone hot yet" in browser.api("dry-run", **adding)["notes"][0]
+        client.admin.command("addShardToZone", "shard0", zone="hot")
+        client.admin.command("updateZoneKeyRange", "shop.zoned", min=limits["min"], max=limits["max"], zone="hot")
+        assert "shard0 is in zone hot already." in browser.api("dry-run", **{**adding, "shard": "shard0"})["notes"]
+        found = browser.api("dry-run", **adding)
+        page = browser.get("/act", **adding).text
+        client.admin.command("updateZoneKeyRange", "shop.zoned", min=limits["min"], max=limits["max"], zone=None)
+        client.admin.command("removeShardFromZone", "shard0", zone="hot")
+        client.shop.drop_collection("zoned")
+    [move] = found["moves"]
+    assert (move["ns"], move["from"], move["to"], move["chunks"]) == ("shop.zoned", "shard0", "shard1", 1)
+    assert found["ranges"] == [limits]
+    assert found["bytes"] > 0
+    assert "In these ranges" in page
+    assert ">300<" in page
+
+
+def test_a_range_is_assigned_to_a_zone(closed: Closed) -> None:
+    browser = closed.browser("manager")
+    zone = {"ns": NAMESPACE, "min": "{ customer: 0 }", "max": "{ customer: 100 }", "zone": "cold"}
+    without = browser.api("dry-run", action="assign-zone", **zone)
+    assert without["moves"] == []
+    assert "No shard is in zone cold" in without["notes"][0]
+    assert browser.post("/act", action="add-shard-to-zone", shard="shard1", zone="cold").status == 303
+    expected = browser.api("dry-run", action="assign-zone", **zone)
+    assert expected["ranges"] == [{"ns": NAMESPACE, "min": {"customer": 0}, "max": {"customer": 100}}]
+    assert [(each["ns"], each["from"], each["to"]) for each in expected["moves"]] == [(NAMESPACE, "shard0", "shard1")]
+    assert closed.browser("monitor").post("/act", action="assign-zone", **zone).status == 403
+    assert browser.post("/act", action="assign-zone", **zone).status == 303
+    with closed.cluster.client() as client:
+        [found] = client.config.tags.find({"ns": NAMESPACE})
+        assert (found["tag"], found["min"]) == ("cold", {"customer": 0})
+        client.admin.command("updateZoneKeyRange", NAMESPACE, min={"customer": 0}, max={"customer": 100}, zone=None)
+        client.admin.command("removeShardFromZone", "shard1", zone="cold")
+
+
 def test_an_operation_that_runs_is_shown_and_killed(closed: Closed) -> None:
     browser = closed.browser("manager")
     errors: list[int | None] = []
@@ -161,6 +255,25 @@ def test_an_operation_that_runs_is_shown_and_killed(closed: Closed) -> None:
     assert errors == [INTERRUPTED]
     assert closed.console.audit()[-1]["action"] == "kill-operation"
     assert closed.browser("monitor").post("/act", action="kill-operation", opid="shard0:1").status == 403
+
+
+def test_shapes_are_added_up_over_routers_for_who_may_see_them(closed: Closed) -> None:
+    for router in ("router.0", "router.1"):
+        with closed.cluster.direct(router) as direct:
+            for number in range(3):
+                direct.shop.orders.find_one({"customer": number, "router": router})
+    deadline = time.monotonic() + 60
+    while True:
+        found = closed.browser("monitor").api("query-shapes")["shapes"]
+        counts = [each["count"] for each in found if each["shape"].get("filter") == {"customer": "?", "router": "?"}]
+        if counts == [6]:
+            break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    refused = closed.browser("reader").api("query-shapes")
+    assert refused["shapes"] == []
+    assert "not authorized" in refused["refusals"][0]
+    assert "need the role clusterMonitor" in closed.browser("reader").get("/operations").text
 
 
 def test_passwords_and_credentials_are_nowhere(closed: Closed) -> None:

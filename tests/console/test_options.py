@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.console.cli import ConsoleError, add_console_options, settings_of
-from shardwright.console.options import CONSOLE
-from shardwright.console.settings import Settings, read_targets
+from shardwright.console.settings import CONSOLE, Settings, read_targets
 
 ROOT = Path(__file__).parents[2]
 URI = "mongodb://127.0.0.1:27017,127.0.0.1:27018/"

@@ -58,7 +58,7 @@ def test_assets_are_served(browser: Browser) -> None:
         assert not re.search(rb"https?://(?!www\.w3\.org|github\.com|localhost)[a-z]", answer.body.split(b"*/", 1)[-1])
 
 
-@pytest.mark.parametrize("colour", ["shard", "zone", "age", "jumbo", "nonsense"])
+@pytest.mark.parametrize("colour", ["shard", "size", "zone", "age", "jumbo", "nonsense"])
 def test_the_chunk_map_has_a_band_for_each_chunk(browser: Browser, colour: str) -> None:
     text = browser.get("/collection", ns=NAMESPACE, colour=colour).text
     assert text.count('class="band"') == 4

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from shardwright.console.problems import problems
-from shardwright.console.sampler import Sampler
-from shardwright.console.scrapes import Labels, Scrape
+from shardwright.console.metrics import Labels, Sampler, Scrape
+from shardwright.console.overview import problems
 from shardwright.console.settings import Settings, Target
 
 NOW: Final = datetime(2026, 11, 29, tzinfo=UTC)

@@ -1,30 +1,27 @@
-"""Every page in a real browser, in a wide window and in a narrow one; the pictures of the documentation.
+"""Pictures of every page in a wide window and in a narrow one, light and dark; some are in the documentation.
 
-The pictures are in `build/console`; wide ones in the directory that ``CONSOLE_IMAGES`` names (``make console-images``).
+They are in `build/console`; wide, light ones in the directory that ``CONSOLE_IMAGES`` names (``make console-images``).
 """
 
+import json
 import os
-import shutil
 import struct
-import subprocess
-from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 import pytest
 
-from tests.console.browser import RunningConsole
-from tests.console.conftest import NAMESPACE
+from tests.console.browser import RunningConsole, running_console
+from tests.console.chromium import Chromium, Tab, needs_chromium
+from tests.console.conftest import NAMESPACE, Load
 from tests.local_cluster import RunningCluster
 
-CHROMIUM: Final = shutil.which("chromium")
 BUILD: Final = Path(__file__).parents[2] / "build" / "console"
 IMAGES: Final = Path(os.environ.get("CONSOLE_IMAGES", BUILD))
 WIDE: Final = (1280, 900)
-NARROW: Final = (500, 900)
-"""Chromium has no narrower windows."""
-SECONDS_MAX: Final = 240
+NARROW: Final = (390, 844)
 
 PAGES: Final = {
     "overview": "/",
@@ -34,6 +31,7 @@ PAGES: Final = {
     "heat": f"/heat?{urlencode({'ns': NAMESPACE})}",
     "operations": "/operations",
     "balancer": "/balancer",
+    "dry-run": f"/act?{urlencode({'action': 'drain-shard', 'shard': 'shard1'})}",
     "security": "/security",
     "why": f"/why?{urlencode({'text': 'db.orders.find({ customer: { $gte: 100, $lt: 200 } })', 'db': 'shop'})}",
 }
@@ -45,57 +43,45 @@ def size_of(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-@pytest.fixture(scope="module")
-def heated(open_console: RunningConsole, cluster: RunningCluster) -> RunningConsole:
-    """The console with an hour of numbers: one range that is read, and a place of writing that moves on."""
-    now = datetime.now(UTC)
-    with cluster.direct("config.0.mongod") as config:
-        config.config.keyStatistics.insert_many(
-            {
-                "at": now - timedelta(minutes=minute),
-                "seconds": 60,
-                "shard": "shard0",
-                "member": "",
-                "collections": [{"ns": NAMESPACE, "ranges": [part(low, minute) for low in range(0, 400, 10)]}],
-            }
-            for minute in range(1, 60)
-        )
-    return open_console
+@needs_chromium
+@pytest.mark.parametrize("page", [each for each in PAGES if each != "operations"])
+def test_a_page_is_drawn(heated: RunningConsole, chromium: Chromium, page: str) -> None:
+    draw(Tab(chromium, heated.url), page)
 
 
-def part(low: int, minute: int) -> dict[str, Any]:
-    reads = 100 + (20_000 if 120 <= low < 160 and 15 < minute < 40 else 0) + (3_000 if low >= 300 else 0)
-    writes = 8_000 if low // 10 == (60 - minute) * 2 // 3 else 20
-    return {
-        **{"min": {"customer": low}, "max": {"customer": low + 10}},
-        **{
-            "reads": reads + writes // 4,
-            "writes": writes,
-            "documents": reads + writes,
-            "bytes": 300 * (reads + writes),
-        },
-    }
+@needs_chromium
+def test_operations_are_drawn(
+    cluster: RunningCluster, load: Load, chromium: Chromium, tmp_path: Path, heated: RunningConsole
+) -> None:
+    """The console has samples of this load only, further apart if the pictures are for the documentation."""
+    assert load
+    assert heated
+    seconds, samples = ("2", 20) if IMAGES != BUILD else ("0.5", 4)
+    with running_console(cluster.directory, tmp_path / "console.log", "--sample-seconds", seconds) as console:
+        tab = Tab(chromium, console.url)
+        tab.open(PAGES["operations"])
+        tab.wait(f"JSON.parse(document.querySelector('#chart-data').dataset.charts).rates.at.length >= {samples}")
+        charts = json.loads(tab.run("document.querySelector('#chart-data').dataset.charts"))
+        assert all(before < at for before, at in pairwise(charts["rates"]["at"]))
+        assert all(rate > 0 for rate in charts["rates"]["values"]["operations"])
+        draw(tab, "operations")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
-@pytest.mark.parametrize("window", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_drawn(heated: RunningConsole, tmp_path: Path, page: str, window: tuple[int, int]) -> None:
-    width, height = window
-    path = IMAGES / f"console-{page}.png" if window == WIDE else BUILD / f"console-{page}-narrow.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    done = subprocess.run(
-        [
-            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--user-data-dir={tmp_path}", f"--window-size={width},{height}", f"--screenshot={path}"),
-            heated.url.rstrip("/") + PAGES[page],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    assert done.returncode == 0, done.stderr
-    png = path.read_bytes()
-    assert size_of(png) == window
-    assert len(png) > 10_000, "an empty page"
+def draw(tab: Tab, page: str) -> None:
+    """Take the pictures of a page."""
+    for window in (WIDE, NARROW):
+        for dark in (False, True):
+            is_of_docs = window == WIDE and not dark
+            name = "".join((f"console-{page}", "" if window == WIDE else "-narrow", "-dark" if dark else "", ".png"))
+            path = (IMAGES if is_of_docs else BUILD) / name
+            path.unlink(missing_ok=True)
+            tab.show(*window, dark=dark)
+            tab.open(PAGES[page])
+            if page == "operations":
+                tab.wait("document.querySelectorAll('[data-chart] canvas').length === 2")
+            tab.screenshot(path, whole=not is_of_docs)
+            png = path.read_bytes()
+            width, height = size_of(png)
+            assert width == window[0]
+            assert height == window[1] if is_of_docs else height >= window[1]
+            assert len(png) > 10_000, "an empty page"

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from bson import Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 
-from shardwright.console.shell_syntax import DEPTH_MAX, SyntaxFault, document, parsed
-from shardwright.console.shell_text import shell_text, short_text
+from shardwright.console.shell_syntax import DEPTH_MAX, SyntaxFault, document, parsed, shell_text, short_text
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@
     }));
   }
 
+  function clock(at) {
+    return new Date(at * 1000).toLocaleTimeString("en-GB");
+  }
+
   function draw() {
     const source = document.getElementById("chart-data");
     if (source === null) {
@@ -44,8 +48,8 @@
           height: 220,
           cursor: { sync: { key: "operations" } },
           scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
-          axes: [axis, { ...axis, size: 56, label: element.dataset.unit, labelSize: 18 }],
-          series: [{}, ...series(found.names)],
+          axes: [{ ...axis, space: 76, values: (_, times) => times.map(clock) }, { ...axis, size: 56, label: element.dataset.unit, labelSize: 18 }],
+          series: [{ label: "time", value: (_, at) => (at === null ? "–" : clock(at)) }, ...series(found.names)],
         },
         columns,
         element,
@@ -61,6 +65,21 @@
       } else {
         chart.destroy();
         charts.delete(element);
+      }
+    }
+  }
+
+  // A table that is wider than its card is scrolled with the keyboard too.
+  function reach() {
+    for (const box of document.querySelectorAll(".scroll")) {
+      if (box.scrollWidth > box.clientWidth) {
+        box.tabIndex = 0;
+        box.setAttribute("role", "group");
+        box.setAttribute("aria-label", "Table, wider than the window");
+      } else {
+        for (const name of ["tabindex", "role", "aria-label"]) {
+          box.removeAttribute(name);
+        }
       }
     }
   }
@@ -87,6 +106,7 @@
     }
   });
   document.addEventListener("htmx:afterSettle", draw);
+  document.addEventListener("htmx:afterSettle", reach);
   document.addEventListener("change", (event) => {
     const form = event.target.closest("[data-submits]");
     if (form !== null) {
@@ -94,6 +114,7 @@
     }
   });
   window.addEventListener("resize", resize);
+  window.addEventListener("resize", reach);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const [element, chart] of charts) {
       chart.destroy();
@@ -101,5 +122,12 @@
     }
     draw();
   });
+  // Narrow windows show a part of the navigation.
+  const current = document.querySelector(".side nav [aria-current]");
+  if (current !== null) {
+    const pages = current.parentElement;
+    pages.scrollLeft = current.offsetLeft - (pages.clientWidth - current.offsetWidth) / 2;
+  }
   draw();
+  reach();
 })();

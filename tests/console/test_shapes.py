@@ -1,0 +1,62 @@
+"""Slow operations by shape from both forms of log lines, and the routes of shapes."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from shardwright.console.operations import route_text, slow_shapes
+from shardwright.console.shell_syntax import parsed
+from shardwright.daemon.log_formats import MongodbFormatter
+
+SHAPE = {"find": "?", "filter": {"customer": "?"}}
+FIELDS: dict[str, Any] = {
+    "namespace": "shop.orders",
+    "remote": "10.0.0.7:5123",
+    "command": "find",
+    "duration_ms": 250.0,
+    "app_name": "till",
+    "user": "clerk@admin",
+    "shape": SHAPE,
+    "query_hash": "0A1B2C3D",
+    "shards": ["shard0", "shard1"],
+}
+
+
+def in_mongods_form() -> str:
+    record = logging.makeLogRecord({"name": "router.commands", "levelno": logging.INFO, "msg": "Slow operation"})
+    record.fields = FIELDS
+    return MongodbFormatter().format(record)
+
+
+@pytest.mark.parametrize(
+    "line", [json.dumps({"msg": "Slow operation", **FIELDS}), in_mongods_form()], ids=["ours", "mongod"]
+)
+def test_slow_operations_are_added_up_by_shape(line: str) -> None:
+    [row] = slow_shapes([line, line, '{"msg": "Listening"}', '"Slow '])
+    expected = {"ns": "shop.orders", "command": "find", "shape": SHAPE, "hash": "0A1B2C3D", "count": 2}
+    assert {name: row[name] for name in expected} == expected
+    assert (row["millis"], row["maxMillis"], row["shardsMax"], row["app"]) == (500.0, 250.0, 2, "till")
+    assert row["clients"] == [{"app": "till", "host": "10.0.0.7", "user": "clerk@admin"}]
+
+
+@pytest.mark.parametrize(
+    ("shape", "command"),
+    [
+        (SHAPE, {"find": "orders", "filter": {"customer": "?"}}),
+        ({"update": "?", "q": {"a": "?"}}, {"update": "orders", "updates": [{"q": {"a": "?"}, "multi": True}]}),
+        ({"delete": "?", "q": {"a": "?"}}, {"delete": "orders", "deletes": [{"q": {"a": "?"}, "limit": 0}]}),
+        ({"aggregate": "?", "pipeline": []}, {"aggregate": "orders", "pipeline": [], "cursor": {}}),
+        ({"findAndModify": "?", "query": {"a": "?"}}, {"findAndModify": "orders", "query": {"a": "?"}, "remove": True}),
+        (
+            {"findAndModify": "?", "query": {"a": "?"}, "update": {"a": "?"}},
+            {"findAndModify": "orders", "query": {"a": "?"}, "update": {"a": "?"}},
+        ),
+        ({"find": "?"}, None),
+        ({"insert": "?", "x": "?"}, None),
+    ],
+)
+def test_the_route_of_a_shape_is_a_command(shape: dict[str, Any], command: dict[str, Any] | None) -> None:
+    text = route_text(next(iter(shape)), "shop.orders", shape)
+    assert (None if text is None else parsed(text, "shop").command) == command
