@@ -15,8 +15,8 @@ from pymongo.errors import PyMongoError
 
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.handover import CommitError
+from shardwright.sync.replication import StateError
 from shardwright.sync.session import Sync
-from shardwright.sync.states import StateError
 
 LOOPBACK: Final = "127.0.0.1"
 BODY_BYTES_MAX: Final = 1_000_000
@@ -59,6 +59,8 @@ class Api:
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 await _send(connection, writer, HTTPStatus.BAD_REQUEST, {"success": False, "error": str(error)})
+        except ConnectionError:
+            pass  # the client has gone
         finally:
             writer.close()
             with suppress(ConnectionError):
@@ -69,9 +71,11 @@ class Api:
         handler = self._handlers.get((request.method.decode(), name))
         if handler is None:
             return HTTPStatus.NOT_FOUND, {"success": False, "error": f"no {request.method.decode()} {name}"}
+        if any(header == b"origin" for header, _ in request.headers):
+            return HTTPStatus.FORBIDDEN, {"success": False, "error": "requests of web pages are not answered"}
         try:
             arguments = json.loads(body or b"{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return HTTPStatus.BAD_REQUEST, {"success": False, "error": str(error)}
         if not isinstance(arguments, dict):
             return HTTPStatus.BAD_REQUEST, {"success": False, "error": "the body must be a JSON object"}
@@ -163,6 +167,13 @@ def publish(replication_id: str, port: int) -> Path:
     new.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
     new.replace(path)  # readers never see a partial file
     return path
+
+
+def unpublish(path: Path) -> None:
+    """Remove a published address, unless another process has published its own since."""
+    with suppress(FileNotFoundError):
+        if json.loads(path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            path.unlink()
 
 
 def published_port(replication_id: str) -> int | None:

@@ -4,10 +4,16 @@ Documents are never decoded and encoded again. So values that Python cannot repr
 beyond its years, the order of fields.
 """
 
+import decimal
+import math
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import bson
+from bson.decimal128 import Decimal128
+from bson.errors import InvalidBSON
 from bson.timestamp import Timestamp
 
 from shardwright.wire import rawbson
@@ -16,6 +22,11 @@ DOCUMENT_KINDS: Final = frozenset({"insert", "replace", "update", "delete"})
 
 _TIMESTAMP_TYPE: Final = 0x82
 """The first byte of a resume token; the cluster time follows."""
+
+_NEEDS_NO_FORM: Final = frozenset({rawbson.OBJECT_ID, rawbson.STRING, rawbson.BINARY, rawbson.DATE, rawbson.INT64})
+_INT64S: Final = range(-(2**63), 2**63)
+_EXACT: Final = decimal.Context(prec=34, Emin=-6143, Emax=6144)
+"""The precision of Decimal128."""
 
 Value = tuple[int, bytes]
 """A BSON value: type byte and raw value."""
@@ -57,6 +68,7 @@ class Change:
         document: ``fullDocument`` of an insert or replace.
         description: ``operationDescription`` and ``to`` of a DDL event.
         uuid: of the collection; None for views and databases.
+        transaction: the id of its multi-document transaction, the same on all shards; None outside one.
     """
 
     kind: str
@@ -69,6 +81,7 @@ class Change:
     description: Mapping[str, Any] | None = None
     size: int = 0
     uuid: bytes | None = None
+    transaction: bytes | None = None
 
     @property
     def is_of_document(self) -> bool:
@@ -90,12 +103,58 @@ class Mark:
 
 
 def id_of(document: bytes) -> Value:
-    """Return the ``_id`` of a document or key, as bytes, which never change for the same document."""
+    """Return the ``_id`` of a document or key, in one form for all values that are equal in a unique index.
+
+    So a document that is deleted and inserted again with an equal number of another type keeps its identity. Text that
+    is only equal by a collation has several forms.
+    """
     found = rawbson.find(document, b"_id")
     if found is None:
         raise EventError("a document without _id")
     kind, _, start, end = found
-    return kind, document[start:end]
+    value = document[start:end]
+    return (kind, value) if kind in _NEEDS_NO_FORM else comparable(kind, value)
+
+
+def comparable(kind: int, value: bytes) -> Value:
+    """Return the common form of all values that are equal: numbers of any type, or a symbol and a text."""
+    if kind == rawbson.INT32:
+        return rawbson.INT64, struct.pack("<q", *struct.unpack("<i", value))
+    if kind in (rawbson.DOUBLE, rawbson.DECIMAL128):
+        return _comparable_number(kind, value)
+    if kind == rawbson.SYMBOL:
+        return rawbson.STRING, value
+    if kind in (rawbson.OBJECT, rawbson.ARRAY):
+        elements = [
+            rawbson.element(name, *comparable(each, value[start:end]))
+            for name, (each, _, start, end) in rawbson.spans(value)
+        ]
+        return kind, rawbson.from_elements(b"".join(elements))
+    return kind, value
+
+
+def _comparable_number(kind: int, value: bytes) -> Value:
+    number: float | decimal.Decimal
+    if kind == rawbson.DOUBLE:
+        (number,) = struct.unpack("<d", value)
+        is_nan = math.isnan(number)
+    else:
+        number = Decimal128.from_bid(value).to_decimal()
+        is_nan = number.is_nan()  # comparing a signalling one raises an error
+    if is_nan:
+        return rawbson.DOUBLE, struct.pack("<d", float("nan"))
+    with decimal.localcontext(_EXACT):
+        if -(2**64) < number < 2**64 and number == int(number) and int(number) in _INT64S:
+            return rawbson.INT64, struct.pack("<q", int(number))
+        if isinstance(number, float):
+            return kind, value
+        try:
+            as_float = float(number)
+        except OverflowError:
+            as_float = 0.0
+        if number == as_float:
+            return rawbson.DOUBLE, struct.pack("<d", as_float)
+        return kind, Decimal128(number.normalize()).bid
 
 
 def token_time(token: bytes) -> Timestamp:
@@ -131,12 +190,17 @@ def parse(event: bytes) -> Change:
         return Change(kind, time, token, namespace, description=description, size=len(event), uuid=uuid)
     document = raw(b"fullDocument") if kind in ("insert", "replace") else None
     delta = _delta(raw(b"updateDescription")) if kind == "update" else None
-    return Change(kind, time, token, namespace, raw(b"documentKey"), document, delta, None, len(event), uuid)
+    transaction = raw(b"lsid") + raw(b"txnNumber") if b"txnNumber" in found else None
+    return Change(
+        kind, time, token, namespace, raw(b"documentKey"), document, delta, None, len(event), uuid, transaction
+    )
 
 
 def _delta(description: bytes) -> Delta:
     found = rawbson.index(description)
     sets: list[tuple[str, Value]] = []
+    if not _is_text(description):
+        return Delta(is_ambiguous=True)
     if (span := found.get(b"updatedFields")) is not None:
         fields = description[span[2] : span[3]]
         sets = [(path.decode(), (kind, fields[start:end])) for path, (kind, _, start, end) in rawbson.spans(fields)]
@@ -153,6 +217,23 @@ def _delta(description: bytes) -> Delta:
         _is_odd(parts) or any("." in each for each in parts if isinstance(each, str)) for parts in named.values()
     )
     return Delta(tuple(sets), unsets, truncations, is_ambiguous)
+
+
+def _is_text(description: bytes) -> bool:
+    """Whether all paths of an update are UTF-8; a mongod does not require it."""
+    found = rawbson.index(description)
+    try:
+        for part in (b"updatedFields", b"removedFields", b"truncatedArrays"):
+            if (span := found.get(part)) is None:
+                continue
+            inner = description[span[2] : span[3]]
+            for path, (kind, _, start, end) in rawbson.spans(inner):
+                path.decode()
+                if part != b"updatedFields":
+                    bson.decode(rawbson.wrap_value(kind, inner[start:end]))
+    except (UnicodeDecodeError, InvalidBSON):
+        return False
+    return True
 
 
 def _is_odd(parts: Iterable[object]) -> bool:

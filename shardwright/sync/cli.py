@@ -9,23 +9,22 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from bson.json_util import dumps
 from pymongo.errors import PyMongoError
 
-from shardwright.sync.api import LOOPBACK, Api, publish, published_port, state_directory
+from shardwright.sync.api import LOOPBACK, Api, publish, published_port, state_directory, unpublish
 from shardwright.sync.batches import BYTES_MAX, DOCUMENTS_MAX, MEMORY_MAX, Limits
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.copying import WORKERS
 from shardwright.sync.ends import End
 from shardwright.sync.preparing import Options, RefusedError
-from shardwright.sync.progress import lines, of_verify_alone
-from shardwright.sync.replication import Filter, Replication
+from shardwright.sync.replication import Filter, Replication, progress_lines, verify_lines
 from shardwright.sync.session import Sync
 from shardwright.sync.store import LEASE_SECONDS, LeaseHeldError, LeaseLostError
-from shardwright.sync.verifying import Alone
+from shardwright.sync.verification import StandaloneVerification
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,26 +83,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-write-block", action="store_true", help="let commit trust that nothing writes at the source"
     )
-    parser.add_argument("--workers", type=int, default=WORKERS, help=f"ranges copied at a time (default: {WORKERS})")
+    parser.add_argument(
+        "--workers", type=_positive, default=WORKERS, help=f"ranges copied at a time (default: {WORKERS})"
+    )
     parser.add_argument(
         "--batch-documents",
-        type=int,
+        type=_positive,
         default=DOCUMENTS_MAX,
         help=f"documents in a batch of a writer (default: {DOCUMENTS_MAX:,})",
     )
     parser.add_argument(
-        "--batch-bytes", type=int, default=BYTES_MAX, help=f"bytes in a batch of a writer (default: {BYTES_MAX:,})"
+        "--batch-bytes",
+        type=_positive,
+        default=BYTES_MAX,
+        help=f"bytes in a batch of a writer (default: {BYTES_MAX:,})",
     )
     parser.add_argument(
-        "--memory", type=int, default=MEMORY_MAX, help=f"bytes that are buffered in all (default: {MEMORY_MAX:,})"
+        "--memory", type=_positive, default=MEMORY_MAX, help=f"bytes that are buffered in all (default: {MEMORY_MAX:,})"
     )
-    parser.add_argument("--port", type=int, default=0, help="port of the HTTP API on loopback (default: any free one)")
+    parser.add_argument(
+        "--port", type=_port, default=0, help="port of the HTTP API on loopback (default: any free one)"
+    )
     parser.add_argument("--retry-failures", action="store_true", help="with resume: try refused documents again")
     parser.add_argument("--json", action="store_true", help="print one JSON line a second")
 
 
-def run_command(options: argparse.Namespace, out: TextIO) -> int:
-    """Run the command and return its exit status."""
+def run_command(options: argparse.Namespace, out: TextIO, check: Callable[[str, str], object]) -> int:
+    """Run the command and return its exit status.
+
+    Args:
+        check: raises an error for the user if a connection string, whose name comes second, cannot be used.
+    """
     words: list[str] = options.words
     if words[0] in _STEERING:
         return _steer(words, options, out)
@@ -113,6 +123,8 @@ def run_command(options: argparse.Namespace, out: TextIO) -> int:
     uris = words[1:] if verifies else words
     if len(uris) != 2:
         raise SyncCommandError("a source and a target are needed")
+    for name, uri in zip(("source", "target"), uris, strict=True):
+        check(uri, f"the connection string of the {name}")
     chosen = Filter(frozenset(options.include), frozenset(options.exclude))
     _log_to(sys.stderr)
     replication = Replication(uris[0], uris[1], chosen, dict(options.shard), zones=options.zones == "carry")
@@ -188,7 +200,11 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
         ),
         lambda: published.append(publish(replication.id, server.sockets[0].getsockname()[1])),
     )
-    server = await asyncio.start_server(Api(sync).serve, LOOPBACK, options.port)
+    try:
+        server = await asyncio.start_server(Api(sync).serve, LOOPBACK, options.port)
+    except OSError as error:
+        await sync.close()
+        raise SyncCommandError(f"the HTTP API cannot use port {options.port}: {error.strerror}") from error
     print(f"replication {replication.id}", file=sys.stderr)
     try:
         while True:
@@ -200,14 +216,14 @@ async def _replicate(replication: Replication, options: argparse.Namespace, out:
                 if await _join(sync, screen, stopping):
                     return 0
             else:
-                screen.show(sync.progress(), lines(sync.progress()), is_last=True)
+                screen.show(sync.progress(), progress_lines(sync.progress()), is_last=True)
                 if sync.outcome.differs:
                     print("source and target differ: `shardwright sync verify` shows where", file=sys.stderr)
                     return DIFFERENT
                 return 0
     finally:
         for path in published:
-            path.unlink(missing_ok=True)
+            unpublish(path)
         server.close()
         await sync.close()
 
@@ -236,7 +252,7 @@ async def _join(sync: Sync, screen: _Screen, stopping: asyncio.Event) -> bool:
     """
     for _ in range(int(LEASE_SECONDS)):
         progress = await sync.progress_elsewhere()
-        screen.show(progress, lines(progress))
+        screen.show(progress, progress_lines(progress))
         is_over = progress.get("state") == "COMMITTED" and not progress.get("canReverse")
         if is_over or stopping.is_set():
             return True
@@ -247,20 +263,20 @@ async def _join(sync: Sync, screen: _Screen, stopping: asyncio.Event) -> bool:
 async def _show(sync: Sync, screen: _Screen) -> None:
     while True:
         await asyncio.sleep(1.0)
-        screen.show(sync.progress(), lines(sync.progress()))
+        screen.show(sync.progress(), progress_lines(sync.progress()))
 
 
-async def _show_alone(alone: Alone, screen: _Screen) -> None:
+async def _show_alone(alone: StandaloneVerification, screen: _Screen) -> None:
     while True:
         await asyncio.sleep(1.0)
-        screen.show(alone.progress(), of_verify_alone(alone.progress()))
+        screen.show(alone.progress(), verify_lines(alone.progress()))
 
 
 async def _verify(replication: Replication, options: argparse.Namespace, out: TextIO) -> int:
     source, target = End("source", replication.source), End("target", replication.target)
     try:
         place_file = state_directory() / f"verify-{replication.id}.json"
-        alone = Alone(replication, source, target, place_file)
+        alone = StandaloneVerification(replication, source, target, place_file)
         showing = asyncio.create_task(_show_alone(alone, _Screen(out, json=options.json)))
         try:
             report = await alone.run()
@@ -293,6 +309,20 @@ def _steer(words: Sequence[str], options: argparse.Namespace, out: TextIO) -> in
     except OSError as error:
         raise SyncCommandError(f"the replication {words[1]} does not answer: {error}") from error
     return DIFFERENT if is_different else 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is not a port")
+    return number
 
 
 def _shard(text: str) -> tuple[str, dict[str, Any]]:

@@ -14,14 +14,25 @@ from pymongo.errors import OperationFailure
 
 from shardwright.sync.changes import Value, id_of
 from shardwright.sync.ends import RAW, End, repeated
-from shardwright.sync.ranges import Bound, Differences, Hashes, differences, digest, find_command, hashes, id_bound
-from shardwright.wire import rawbson
+from shardwright.sync.ranges import (
+    Bound,
+    Differences,
+    Hashes,
+    differences,
+    digest,
+    find_command,
+    hashes,
+    id_bound,
+    ids_filter,
+)
 
 PIECE_DOCUMENTS: Final = 1000
 IDS_AT_ONCE: Final = 500
 MOMENTS_MAX: Final = 30
 MOMENT_PAUSE_SECONDS: Final = 1.0
-RECHECKS: Final = 3
+RECHECKS: Final = 5
+"""Maximum number of comparisons of documents that seem to differ. A snapshot of a sharded source may have transactions
+that several shards are committing and the change stream does not show yet."""
 
 SNAPSHOT_GONE: Final = frozenset({239, 246})
 """SnapshotTooOld, and SnapshotUnavailable, after a change to the collection's shape."""
@@ -150,13 +161,13 @@ async def _hashes_of(end: End, namespace: str, ids: list[Value], time: Timestamp
     found: dict[Value, frozenset[bytes]] = {}
     left = set(ids)
     while left:
-        values = [rawbson.raw_document(id_bound(key))["_id"] for key in left]
         command = find_command(namespace.partition(".")[2], None, None, 2 * IDS_AT_ONCE, _concern(time))
-        documents = await _find(end, namespace, {**command, "filter": {"_id": {"$in": values}}})
-        if not documents:
+        documents = await _find(end, namespace, {**command, "filter": ids_filter(left)})
+        # With a collation, a query also finds documents with other values.
+        some = {key: each for key, each in hashes(bytes(each.raw) for each in documents).items() if key in left}
+        if not some:
             break
         # A reply has at most 16 MB, so the remaining documents are read again.
-        some = hashes(bytes(each.raw) for each in documents)
         found |= some
         left -= some.keys()
     return found

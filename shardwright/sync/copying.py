@@ -12,17 +12,19 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from shardwright.sync.batches import Limits
 from shardwright.sync.changes import Value, id_of
-from shardwright.sync.ends import NAMESPACE_NOT_FOUND, RAW, End, repeated
-from shardwright.sync.pieces import Piece
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, RAW, End, check_cancellation, repeated
 from shardwright.sync.ranges import (
     SAMPLES_PER_RANGE,
     Bound,
+    Hashes,
+    Piece,
     bounds_from,
     count_for,
     differences,
     find_command,
     hashes,
     id_bound,
+    ids_filter,
     piece_limit,
     range_filter,
 )
@@ -128,17 +130,35 @@ class Copier:
         self._source, self._target, self._store, self._writer = source, target, store, writer
         self._workers, self._limits = workers, limits
         self._active: set[str] = set()
+        # Numbers of leading ranges that are done, and that were begun, so that no search starts at the first range.
+        self._done = self._begun = 0
 
     @property
     def is_done(self) -> bool:
         """Whether everything planned has been copied."""
-        return all(each["done"] for each in self.ranges)
+        while self._done < len(self.ranges) and self.ranges[self._done]["done"]:
+            self._done += 1
+        return self._done == len(self.ranges)
 
     async def run(self) -> None:
         """Copy everything that is not copied yet."""
+        self._begun = 0
         async with asyncio.TaskGroup() as workers:
             for _ in range(self._workers):
                 workers.create_task(self._work())
+
+    async def run_added(self) -> None:
+        """Copy ranges that are added after the copy, until cancelled."""
+        while True:
+            async with self.progressed:
+                await self.progressed.wait_for(lambda: not self.is_done)
+            await self.run()
+            check_cancellation()
+
+    async def wait_done(self) -> None:
+        """Wait until everything planned has been copied."""
+        async with self.progressed:
+            await self.progressed.wait_for(lambda: self.is_done)
 
     async def note_applied(self, time: Timestamp) -> None:
         """Record that all changes up to this time are applied."""
@@ -165,7 +185,9 @@ class Copier:
     def drop(self, namespace: str) -> list[dict[str, Any]]:
         """Remove and return the ranges of a collection. The caller guarantees that none is being read."""
         gone = [each for each in self.ranges if each["ns"] == namespace]
-        self.ranges = [each for each in self.ranges if each["ns"] != namespace]
+        if gone:
+            self.ranges = [each for each in self.ranges if each["ns"] != namespace]
+            self._done = self._begun = 0
         for each in gone:
             each["done"] = True
         return gone
@@ -181,7 +203,9 @@ class Copier:
                 self._active.discard(chosen["_id"])
 
     def _next(self) -> dict[str, Any] | None:
-        for each in self.ranges:
+        while self._begun < len(self.ranges):
+            each = self.ranges[self._begun]
+            self._begun += 1
             if not each["done"] and each["_id"] not in self._active:
                 self._active.add(each["_id"])
                 return each
@@ -269,7 +293,7 @@ class Copier:
 
     async def _present(self, namespace: str, documents: list[RawBSONDocument]) -> set[Value]:
         """Return the ``_id`` values of documents that the target has."""
-        wanted = {"_id": {"$in": [each["_id"] for each in documents]}}
+        wanted = ids_filter([id_of(bytes(each.raw)) for each in documents])
         found = await self._target.collection(namespace).find(wanted, {"_id": 1}).to_list()
         return {id_of(bytes(each.raw)) for each in found}
 
@@ -277,8 +301,16 @@ class Copier:
         """Return the ``_id`` values of a piece's documents that differ between source and target."""
         which = range_filter(chosen["position"], last)
         collection = self._target.collection(chosen["ns"])
-        stored = await repeated(lambda: collection.find(which, hint={"_id": 1}).to_list())
-        there = hashes(bytes(each.raw) for each in stored)
+
+        async def target_hashes() -> Hashes:
+            # The target may have many more documents than the piece, so they are not kept.
+            found: dict[Value, frozenset[bytes]] = {}
+            async for each in collection.find(which, hint={"_id": 1}):
+                for key, value in hashes([bytes(each.raw)]).items():
+                    found[key] = found.get(key, frozenset()) | value
+            return found
+
+        there = await repeated(target_hashes)
         found = differences(hashes(bytes(each.raw) for each in read.documents), there)
         self._writer.counters["documents_missing"] += len(found.missing)
         return set(found.all)

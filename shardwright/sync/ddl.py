@@ -5,7 +5,9 @@ and changes without an event are found too. Collections are identified by their 
 collection never affect a later one of the same name.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,22 +18,30 @@ from shardwright.sync.copying import Copier, planned_ranges
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, repeated
 from shardwright.sync.placing import match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
+    OPTION_DEFAULTS,
     Collection,
     Deployment,
     at_target,
     create_command,
     index_at_target,
     index_command,
+    is_same,
+    is_same_but_expiry,
+    is_same_index,
     refusal,
+    shape_problems,
 )
 from shardwright.sync.replication import Replication
-from shardwright.sync.shapes import DEFAULTS, problems
 from shardwright.sync.store import RANGES, Store
 from shardwright.sync.writing import Writer
 from shardwright.wire.logger import get_logger
 
 NAMESPACE_EXISTS: Final = 48
 INDEX_NOT_FOUND: Final = 27
+DUPLICATE_KEY: Final = 11000
+
+INDEXES_MAX: Final = 500
+"""Number of collections whose indexes a repeated comparison reads. Thousands would keep a processor busy."""
 
 _OPTIONS_OF_COLL_MOD: Final = ("validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages")
 
@@ -43,6 +53,7 @@ class Catalog:
 
     Attributes:
         namespaces: the target's namespace of each collection, by its UUID at the source.
+        refused: reasons why collections created since the plan are not replicated, by namespace.
         has_indexes: whether the target has the source's indexes; it gets them after the copy, which is faster without.
         keeps_expiry: whether documents expire at the target as well, once applications write there.
     """
@@ -57,11 +68,17 @@ class Catalog:
         deployments: list[Deployment],
     ) -> None:
         self.namespaces: dict[bytes, str] = {}
+        self.refused: dict[str, str] = {}
         self.keeps_expiry = False
         self.has_indexes = False
+        self._recorded: dict[bytes, str] = {}
+        self._matched: dict[str, tuple[Collection | None, Collection | None]] = {}
+        self._matched_until = ""
         self._replication = replication
         self._source, self._target, self._store, self._writer = source, target, store, writer
         self._of_source, self._of_target = deployments
+        # A comparison must not give a collection an index or an option while an event drops or renames it.
+        self._lock = asyncio.Lock()
 
     def know(self, collection: Collection) -> None:
         """Follow a collection of the source from now on."""
@@ -75,40 +92,47 @@ class Catalog:
         """Return the planned form of a source collection at the target."""
         return at_target(collection, self._replication, self._of_target)
 
-    def kinds(self) -> dict[str, str]:
-        """Return the kinds of all collections and views, by namespace."""
-        there = {*self.namespaces.values()}
-        return {
-            namespace: each.kind
-            for namespace, each in self._writer.collections.items()
-            if each.kind == "view" or namespace in there
-        }
+    @property
+    def present(self) -> Mapping[str, Collection]:
+        """All collections and views, in their form at the target."""
+        return self._writer.collections
 
     async def problems(self, namespace: str) -> list[str]:
-        """Return the differences of a collection outside its documents; see `shapes.problems`."""
+        """Return the differences of a collection outside its documents; see `plan.shape_problems`."""
         ours = await self._collection(self._source, namespace, self._of_source)
         theirs = await self._collection(self._target, namespace, self._of_target)
         wanted = None if ours is None else self.planned(ours)
-        return problems(ours, wanted, theirs, has_more=namespace in self._writer.merged)
+        return shape_problems(ours, wanted, theirs, has_more=namespace in self._writer.merged)
 
-    def stored(self) -> list[dict[str, Any]]:
-        """Return the collections in the form stored with the position."""
-        return [{"uuid": uuid, "ns": namespace} for uuid, namespace in self.namespaces.items()]
+    def stored(self) -> dict[str, Any]:
+        """Return the fields that are stored with the position."""
+        self._recorded = dict(self.namespaces)
+        collections = {uuid.hex(): namespace for uuid, namespace in self.namespaces.items()}
+        return {"collections": collections, "merged": sorted(self._writer.merged)}
 
-    async def stored_of_target(self) -> list[dict[str, Any]]:
+    def changed(self) -> tuple[dict[str, Any], list[str]]:
+        """Return only the stored fields that have changed since the last call: there may be thousands.
+
+        Returns:
+            The fields to set, and the names of the fields to remove.
+        """
+        before, self._recorded = self._recorded, dict(self.namespaces)
+        now = {uuid: each for uuid, each in self.namespaces.items() if before.get(uuid) != each}
+        fields: dict[str, Any] = {f"collections.{uuid.hex()}": namespace for uuid, namespace in now.items()}
+        fields["merged"] = sorted(self._writer.merged)
+        return fields, [f"collections.{uuid.hex()}" for uuid in before.keys() - self.namespaces.keys()]
+
+    async def stored_of_target(self) -> dict[str, str]:
         """Return the collections in stored form for the opposite direction: by the UUIDs of the target."""
-        found = []
-        for namespace in sorted({*self.namespaces.values()}):
-            uuid = await repeated(lambda namespace=namespace: self._target.uuid(namespace))  # type: ignore[misc]
-            if uuid is not None:
-                found.append({"uuid": uuid, "ns": namespace})
-        return found
+        # Applications wait for this, so it must not take a request for each collection.
+        theirs, ours = await self._listed(self._target, self._of_target), {*self.namespaces.values()}
+        return {each.uuid.hex(): name for name, each in theirs.items() if each.uuid is not None and name in ours}
 
-    def restore(self, stored: Sequence[Mapping[str, Any]]) -> None:
+    def restore(self, stored: Mapping[str, str]) -> None:
         """Continue with the stored collections. The target still has them; the source may have changed since."""
         by_uuid = {each.uuid: each for each in self._of_source.collections.values()}
-        for each in stored:
-            uuid, namespace = bytes(each["uuid"]), each["ns"]
+        self._recorded = {bytes.fromhex(uuid): namespace for uuid, namespace in stored.items()}
+        for uuid, namespace in self._recorded.items():
             self.namespaces[uuid] = namespace
             ours, theirs = by_uuid.get(uuid), self._of_target.collections.get(namespace)
             self._writer.source_keys[namespace] = ours.key if ours else theirs.key if theirs else None
@@ -121,6 +145,29 @@ class Catalog:
                 lost = Collection(namespace, uuid=uuid)  # neither end has the collection any more; an event will follow
                 self._writer.collections[namespace] = at_target(ours or lost, self._replication, self._of_target)
 
+        for found in self._of_source.collections.values():
+            if found.kind == "view":
+                self.know(found)
+
+    async def plan_again(self) -> list[Collection]:
+        """Create the collections of the source, and return them; drop everything else that was replicated.
+
+        The events by which collections were dropped or renamed are lost.
+        """
+        here = {name: each for name, each in self._of_source.collections.items() if refusal(each) is None}
+        for namespace in sorted({*self.namespaces.values()}):
+            there = self._of_target.collections.get(namespace)
+            if namespace not in here or (there is not None and there.kind != here[namespace].kind):
+                database, _, name = namespace.partition(".")
+                await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
+                self._writer.merged.discard(namespace)
+        self.namespaces.clear()
+        self._writer.collections.clear()
+        for each in sorted(here.values(), key=lambda each: each.kind == "view"):
+            self.know(each)
+            await self.create(self.planned(each))
+        return list(here.values())
+
     async def create(self, collection: Collection) -> None:
         """Create a collection at the target, sharded if it should be."""
         database = collection.namespace.partition(".")[0]
@@ -132,10 +179,29 @@ class Catalog:
         """Split a new collection of the target, so that the copy writes to all shards."""
         await presplit(self._source, self._target, collection, sorted(self._of_target.shards))
 
-    async def match_all(self) -> None:
-        """Compare all collections."""
-        for namespace in sorted({*self.namespaces.values()}):
-            await self.match(namespace)
+    async def match_all(self, indexes_max: int | None = None) -> None:
+        """Compare all collections and views, and note the ones that are not replicated.
+
+        Args:
+            indexes_max: number of collections whose indexes are compared although nothing else has changed. Each call
+                continues after the previous one. None compares all.
+        """
+        ours = await self._listed(self._source, self._of_source)
+        theirs = await self._listed(self._target, self._of_target)
+        # Change streams do not show all of these, such as time-series collections.
+        reasons = {name: reason for name, each in ours.items() if (reason := refusal(each)) is not None}
+        for namespace, reason in reasons.items():
+            self._refuse(namespace, reason)
+        self.refused = {namespace: reason for namespace, reason in self.refused.items() if namespace in reasons}
+        names = sorted(self.present)
+        now = {each: (ours.get(each), theirs.get(each)) for each in names}
+        start = bisect_right(names, self._matched_until)
+        rotated = [*names[start:], *names[:start]][:indexes_max]
+        self._matched_until = rotated[-1] if rotated else ""
+        for namespace in sorted({*rotated, *(each for each in names if self._matched.get(each) != now[each])}):
+            async with self._lock:
+                await self.match(namespace)
+        self._matched = now
 
     async def let_expire(self) -> None:
         """Enable TTL expiry at the target, where applications write from now on."""
@@ -143,7 +209,8 @@ class Catalog:
         for namespace in sorted({*self.namespaces.values()}):
             known = self._writer.collections.get(namespace)
             if known is not None and any("expireAfterSeconds" in each for each in known.indexes):
-                await self.match(namespace)
+                async with self._lock:
+                    await self.match(namespace)
 
     async def match(self, namespace: str) -> None:
         """Give a collection or view of the target the options, indexes and shard key of the source."""
@@ -154,22 +221,25 @@ class Catalog:
             return
         wanted = at_target(ours, self._replication, self._of_target)
         if theirs is None:
-            if ours.kind == "view" or ours.uuid in self.namespaces:
+            if ours.kind == "view" or self.namespaces.get(ours.uuid or b"") == namespace:
                 await self.create(wanted)
             return
         if ours.kind != theirs.kind:
             return
         if ours.kind == "view":
-            if ours.options != theirs.options:
+            if not is_same(ours.options, theirs.options):
                 await self._run(database, {"collMod": namespace.partition(".")[2], **ours.options})
             return
         if self.namespaces.get(ours.uuid or b"") != namespace:
             return
         self._writer.source_keys[namespace] = ours.key
+        if wanted.key is None:
+            # Users of the target may have sharded it, or it was sharded under another name.
+            wanted = replace(wanted, key=theirs.key, is_unique=theirs.is_unique)
         await self._match_options(wanted, theirs)
         if self.has_indexes:
             await self._match_indexes(wanted, theirs)
-        if wanted.key is not None and wanted.key != theirs.key:
+        if wanted.key is not None and not is_same(wanted.key, theirs.key):
             self._writer.collections[namespace] = _with_both_keys(wanted, theirs)
             await match_key(self._run, wanted, theirs)
         elif wanted.key is not None:
@@ -178,6 +248,10 @@ class Catalog:
 
     async def apply(self, change: Change, copier: Copier) -> None:
         """Apply a DDL event."""
+        async with self._lock:
+            await self._apply(change, copier)
+
+    async def _apply(self, change: Change, copier: Copier) -> None:
         description = change.description or {}
         uuid = change.uuid
         if change.kind == "create":
@@ -210,23 +284,32 @@ class Catalog:
         self.namespaces[change.uuid] = change.namespace
         return True
 
-    async def _created(self, namespace: str, uuid: bytes | None, described: Mapping[str, Any]) -> None:
-        """Create the collection in an event. The source may have dropped or renamed it since."""
+    def _refuse(self, namespace: str, reason: str) -> None:
+        if not self._replication.filter.is_excluded(namespace) and namespace not in self.refused:
+            self.refused[namespace] = reason
+            _log.warning("A collection cannot be replicated", namespace=namespace, error=reason)
+
+    async def _created(self, namespace: str, uuid: bytes | None, described: Mapping[str, Any]) -> bool:
+        """Create the collection in an event, unless it is refused. The source may have dropped or renamed it since."""
         options = {name: value for name, value in described.items() if name not in ("idIndex", "to", "uuid")}
-        kind = "view" if "viewOn" in options else "timeseries" if "timeseries" in options else "collection"
+        # A time-series collection is a view of its buckets.
+        is_series = "timeseries" in options or str(options.get("viewOn", "")).startswith("system.buckets.")
+        kind = "timeseries" if is_series else "view" if "viewOn" in options else "collection"
         found = Collection(namespace, kind, options, uuid)
         reason = refusal(found)
         if reason is not None:
-            _log.warning("A new collection cannot be replicated", namespace=namespace, error=reason)
-            return
+            self._refuse(namespace, reason)
+            return False
         self.know(found)
         await self.create(self._writer.collections[namespace])
+        return True
 
     async def _dropped(self, namespace: str, copier: Copier) -> None:
         async with copier.stopped(namespace):
             await self._forget_ranges(namespace, copier)
             database, _, name = namespace.partition(".")
             await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
+            self._writer.dropped(namespace)
 
     async def _forget_ranges(self, namespace: str, copier: Copier) -> None:
         for each in copier.drop(namespace):
@@ -235,7 +318,8 @@ class Catalog:
     async def _dropped_view(self, namespace: str) -> None:
         there = await self._collection(self._target, namespace, self._of_target)
         here = await self._collection(self._source, namespace, self._of_source)
-        if there is not None and there.kind == "view" and here is None and self._replication.filter.has(namespace):
+        is_gone = here is None or here.kind != "view"
+        if there is not None and there.kind == "view" and is_gone and self._replication.filter.has(namespace):
             database, _, name = namespace.partition(".")
             await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
             self._writer.collections.pop(namespace, None)
@@ -250,25 +334,27 @@ class Catalog:
             return
         if not self._replication.filter.has(to):
             return
-        for replaced in [each for each, namespace in self.namespaces.items() if namespace == to]:
-            self.namespaces.pop(replaced)
+        replaced = [known_uuid for known_uuid, namespace in self.namespaces.items() if namespace == to]
+        for former in replaced:
+            self.namespaces.pop(former)
             # At the target the rename itself replaces the collection. A separate drop, repeated after an interruption,
             # would drop the renamed collection.
             async with copier.stopped(to):
                 await self._forget_ranges(to, copier)
         if known is None:
             found = await self._collection(self._source, to, self._of_source)
-            if found is None or found.uuid != uuid:
-                return  # it has another name by now; a later event follows
-            await self._created(to, uuid, found.options)
-            ranges = await planned_ranges(self._source, to, compares=True)
+            # If it has another name by now, a later event follows.
+            if found is None or found.uuid != uuid or not await self._created(to, uuid, found.options):
+                if replaced:  # nothing takes its place at the target
+                    await self._dropped(to, copier)
+                return
+            ranges = await repeated(lambda: planned_ranges(self._source, to, compares=True))
             await self._store.add_ranges(ranges)
-            copier.add([each for each in await self._store.ranges() if each["ns"] == to])
+            copier.add(await self._store.ranges(to))
             return
         async with copier.stopped(known):
             self.namespaces[uuid] = to
-            self._writer.collections[to] = self._writer.collections.pop(known)
-            self._writer.source_keys[to] = self._writer.source_keys.pop(known)
+            self._writer.renamed(known, to)
             command = {"renameCollection": known, "to": to, "dropTarget": True}
             await self._run("admin", command, NAMESPACE_NOT_FOUND)
             for each in copier.ranges:
@@ -280,9 +366,11 @@ class Catalog:
 
     async def _match_options(self, wanted: Collection, theirs: Collection) -> None:
         changed = {
-            name: wanted.options.get(name, DEFAULTS[name])
+            name: wanted.options.get(name, OPTION_DEFAULTS[name])
             for name in _OPTIONS_OF_COLL_MOD
-            if wanted.options.get(name, DEFAULTS[name]) != theirs.options.get(name, DEFAULTS[name])
+            if not is_same(
+                wanted.options.get(name, OPTION_DEFAULTS[name]), theirs.options.get(name, OPTION_DEFAULTS[name])
+            )
         }
         if changed and wanted.namespace not in self._writer.merged:
             database, _, name = wanted.namespace.partition(".")
@@ -295,19 +383,32 @@ class Catalog:
         there = {str(each["name"]): index_at_target(each, keeps_expiry=True) for each in theirs.indexes}
         for each, index in there.items():
             plan = plans.get(each)
-            if plan is not None and _same_but_expiry(plan, index) and plan != index:
+            if plan is not None and is_same_but_expiry(plan, index) and not is_same_index(plan, index):
                 expiry = {"name": each, "expireAfterSeconds": plan["expireAfterSeconds"]}
                 await self._run(database, {"collMod": name, "index": expiry})
-            elif plan != index and index["key"] != theirs.key and wanted.namespace not in self._writer.merged:
+            elif plan is not None and is_same_index(plan, index):
+                continue
+            elif not is_same(index["key"], theirs.key) and wanted.namespace not in self._writer.merged:
                 await self._run(database, {"dropIndexes": name, "index": each}, INDEX_NOT_FOUND)
         missing = [
             each
             for each in wanted.indexes
             if str(each["name"]) not in there
-            or not _same_but_expiry(plans[str(each["name"])], there[str(each["name"])])
+            or not is_same_but_expiry(plans[str(each["name"])], there[str(each["name"])])
         ]
         if missing:
-            await self._run(database, index_command(wanted.namespace, missing, keeps_expiry=keeps))
+            command = index_command(wanted.namespace, missing, keeps_expiry=keeps)
+            try:
+                await self._run(database, command)
+            except OperationFailure as error:
+                if error.code != DUPLICATE_KEY:
+                    raise
+                # Some documents may be newer than others. The index is built by a later comparison.
+                _log.warning("A unique index cannot be built yet", namespace=wanted.namespace, error=str(error))
+
+    async def _listed(self, end: End, deployment: Deployment) -> dict[str, Collection]:
+        found = await repeated(lambda: end.listed(self._replication.filter, is_sharded=deployment.is_sharded))
+        return {each.namespace: each for each in found}
 
     async def _collection(self, end: End, namespace: str, deployment: Deployment) -> Collection | None:
         database, _, name = namespace.partition(".")
@@ -316,8 +417,13 @@ class Catalog:
 
     async def _run(self, database: str, command: Mapping[str, Any], *harmless: int) -> None:
         majority: dict[str, Any] = {**command, "writeConcern": {"w": "majority"}}
+
+        async def attempt() -> None:
+            await self._store.check_lease()
+            await self._target.command(database, majority)
+
         try:
-            await repeated(lambda: self._target.command(database, majority))
+            await repeated(attempt)
         except OperationFailure as error:
             if error.code not in harmless:
                 raise
@@ -329,12 +435,3 @@ def _with_both_keys(one: Collection, other: Collection) -> Collection:
     The target refuses an upsert without its shard key, and its key may change between any two writes.
     """
     return replace(one, key={**(one.key or {}), **(other.key or {})})
-
-
-def _same_but_expiry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two indexes differ at most in the number of seconds until documents expire."""
-
-    def rest(index: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in index.items() if name != "expireAfterSeconds"}
-
-    return rest(one) == rest(other) and ("expireAfterSeconds" in one) == ("expireAfterSeconds" in other)

@@ -1,7 +1,7 @@
 """The two deployments as clients: their properties and contents, and retries of requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -13,10 +13,11 @@ from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from shardwright.sync.backoff import pauses
 from shardwright.sync.plan import Collection, Deployment
-from shardwright.sync.replication import NOT_REPLICATED, OWN_DATABASE, Filter
+from shardwright.sync.replication import NOT_REPLICATED, OWN_COLLECTION, OWN_DATABASE, Filter
 from shardwright.wire.logger import get_logger
+
+_log = get_logger("sync.ends")
 
 MAJORITY: Final = WriteConcern("majority")
 VALUES: Final[CodecOptions[dict[str, Any]]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
@@ -31,16 +32,30 @@ HISTORY_LOST: Final = frozenset({136, 280, 286})
 
 _TRANSIENT: Final = frozenset(
     {
-        *{6, 7, 89, 91, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031},
+        # Including LockFailed: for appendOplogNote, a mongod waits for its global lock for only a millisecond.
+        *{6, 7, 89, 91, 107, 112, 189, 202, 246, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 14031},
         # A router's errors: a cursor or plan ended with its shard or collection, a shard has no primary or no majority
         # yet, another operation changes the collection or moves the database.
         *{43, 50, 117, 133, 134, 175, 216, 237},
+        # Another operation, for example a move by the target's balancer, holds a lock or builds an index: LockTimeout,
+        # LockBusy, BackgroundOperationInProgressForNamespace.
+        *{24, 46, 12587},
     }
 )
 
-_log = get_logger("sync.ends")
+_OF_SERVERS: Final = {
+    "admin": ("system.", "tempusers", "temproles"),
+    "local": ("system.", "replset.", "oplog.", "startup_log"),
+    OWN_DATABASE: (OWN_COLLECTION,),
+}
+"""Name prefixes of the collections that servers or this command create in databases that are never replicated. For
+``config`` there would be too many."""
 
 Result = TypeVar("Result")
+
+ATTEMPTS_MAX: Final = 10
+FIRST_PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS_MAX: Final = 64.0
 
 
 class End:
@@ -121,6 +136,7 @@ class End:
             identity,
             collections,
             await self._users(is_sharded=is_sharded),
+            await self._left_out(chosen, is_sharded=is_sharded),
             shards,
         )
 
@@ -132,16 +148,23 @@ class End:
         [config] = await self.documents("local", {"find": "system.replset"}) or [{}]
         return str(config.get("settings", {}).get("replicaSetId", config.get("_id")))
 
-    async def collections(self, database: str, *, is_sharded: bool, named: str | None = None) -> list[Collection]:
-        """Return all collections of a database, or the one with a name, with indexes and shard keys."""
+    async def collections(
+        self, database: str, *, is_sharded: bool, named: str | None = None, has_indexes: bool = True
+    ) -> list[Collection]:
+        """Return the collections of a database, or only the named one, with their shard keys.
+
+        Args:
+            has_indexes: whether to read the indexes too, with a request for each collection.
+        """
         sharded: dict[str, dict[str, Any]] = {}
         zones: dict[str, list[dict[str, Any]]] = {}
         if is_sharded:
-            only = f"{database}.{named}"
-            which = {"find": "collections", "filter": {} if named is None else {"_id": only}}
-            sharded = {entry["_id"]: entry for entry in await self.documents("config", which)}
-            which = {"find": "tags", "filter": {} if named is None else {"ns": only}}
-            for tag in await self.documents("config", which):
+            # "/" follows ".", so the range has exactly the names that begin with "DATABASE.".
+            of_database = {"$gte": f"{database}.", "$lt": f"{database}/"}
+            only: Any = of_database if named is None else f"{database}.{named}"
+            entries = await self.documents("config", {"find": "collections", "filter": {"_id": only}})
+            sharded = {entry["_id"]: entry for entry in entries}
+            for tag in await self.documents("config", {"find": "tags", "filter": {"ns": only}}):
                 zones.setdefault(tag["ns"], []).append({name: tag[name] for name in ("min", "max", "tag")})
         found = []
         async with await self.client.get_database(database, codec_options=VALUES).list_collections(
@@ -151,7 +174,7 @@ class End:
                 namespace = f"{database}.{each['name']}"
                 kind = str(each.get("type", "collection"))
                 entry = sharded.get(namespace, {})
-                indexes = [] if kind != "collection" else await self.indexes(namespace)
+                indexes = await self.indexes(namespace) if has_indexes and kind == "collection" else []
                 uuid = each.get("info", {}).get("uuid")
                 found.append(
                     Collection(
@@ -166,6 +189,14 @@ class End:
                     )
                 )
         return found
+
+    async def listed(self, chosen: Filter, *, is_sharded: bool) -> list[Collection]:
+        """Return the selected collections and views of all databases, without indexes."""
+        found: list[Collection] = []
+        for database in await self.client.list_database_names():
+            if database not in NOT_REPLICATED and chosen.may_have(database):
+                found += await self.collections(database, is_sharded=is_sharded, has_indexes=False)
+        return [each for each in found if chosen.has(each.namespace) or each.namespace.endswith(".system.js")]
 
     async def indexes(self, namespace: str) -> list[dict[str, Any]]:
         """Return the indexes of a collection except the one on ``_id``."""
@@ -191,6 +222,20 @@ class End:
         batch = reply["cursor"]["firstBatch"]
         uuid = batch[0].get("info", {}).get("uuid") if batch else None
         return None if uuid is None else bytes(uuid)
+
+    async def _left_out(self, chosen: Filter, *, is_sharded: bool) -> list[str]:
+        """Return the selected collections of users in databases that are never replicated."""
+        found: list[str] = []
+        for database, servers in _OF_SERVERS.items():
+            if database == "local" and is_sharded:
+                continue  # a router has no such database
+            try:
+                names = await self.client.get_database(database).list_collection_names()
+            except OperationFailure as error:
+                _log.warning("Collections could not be listed", end=self.name, database=database, error=str(error))
+                continue
+            found += [f"{database}.{name}" for name in sorted(names) if not name.startswith(servers)]
+        return [each for each in found if chosen.selects(each)]
 
     async def _users(self, *, is_sharded: bool) -> list[str]:
         found = []
@@ -248,3 +293,9 @@ async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
             return result
         await asyncio.sleep(seconds)
     return await attempt()
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds to wait after each failure but the last: 1, 2, 4 …, at most `PAUSE_SECONDS_MAX`."""
+    for attempt in range(ATTEMPTS_MAX - 1):
+        yield min(FIRST_PAUSE_SECONDS * 2**attempt, PAUSE_SECONDS_MAX)

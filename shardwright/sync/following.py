@@ -9,14 +9,12 @@ from bson import encode
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
-from shardwright.sync.backoff import pauses
-from shardwright.sync.batches import Batch, Item, Limits, cut
+from shardwright.sync.batches import PARTS_SECONDS, Batch, Item, Limits, Moment, Moments, cut, folded
 from shardwright.sync.changes import Change, Mark, Value, parse, token_time
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
-from shardwright.sync.ends import End, check_cancellation, is_transient
-from shardwright.sync.folding import folded
+from shardwright.sync.ends import End, check_cancellation, is_transient, pauses
 from shardwright.sync.replication import Filter
 from shardwright.sync.store import SYNC, Store
 from shardwright.sync.writing import Writer
@@ -34,8 +32,9 @@ class Follower:
     Attributes:
         allowed: set unless the replication is paused; changes are applied only while it is set.
         applied: the cluster time of the newest applied change of the source; all earlier ones are applied too.
-        consistent: the latest source time whose state the target has equalled, with the target's time then.
+        moments: the states of the source that the target has equalled.
         token: the resume token after them.
+        is_sharded: whether the source has several shards, whose events of one time arrive one after the other.
     """
 
     def __init__(
@@ -52,18 +51,23 @@ class Follower:
     ) -> None:
         self.applied = NO_TIME
         self.token: bytes | None = None
-        self.consistent: tuple[Timestamp, Timestamp] | None = None
         self.events = 0
         self.allowed = asyncio.Event()
         self.allowed.set()
         self._source, self._store, self._writer = source, store, writer
         self._catalog, self._copier, self._filter = catalog, copier, chosen
-        self._closes_at_once = not is_sharded
+        self.moments = Moments(PARTS_SECONDS if is_sharded else 0)
+        self.is_sharded = is_sharded
         self._limits = limits
         self._buffer: list[Item] = []
         self._buffered = 0
         self._changed = asyncio.Condition()
         self._last: Mapping[str, Any] | None = None
+
+    @property
+    def consistent(self) -> Moment | None:
+        """The latest certain source time whose state the target has equalled, with the target's time then."""
+        return self.moments.newest
 
     async def read(self, start: dict[str, Any]) -> None:
         """Read the stream for ever, and resume it after errors.
@@ -109,7 +113,7 @@ class Follower:
             async with self._changed:
                 batch = None
                 while batch is None:
-                    batch = cut(self._buffer, self._limits, closes_at_once=self._closes_at_once)
+                    batch = cut(self._buffer, self._limits, closes_at_once=not self.is_sharded)
                     if batch is None:
                         await self._changed.wait()
                 self._buffered -= sum(change.size for change in batch.changes)
@@ -137,10 +141,8 @@ class Follower:
 
         The caller has held the lock of the writer since before that time.
         """
-        if self.consistent is None or time is None or self.consistent[0] != self.applied:
-            return
-        if self._writer.read_until <= self.applied:
-            self.consistent = self.applied, time
+        if time is not None and self._writer.read_until <= self.applied:
+            self.moments.note_idle(self.applied, time)
 
     async def written_since(self, token: Mapping[str, Any]) -> dict[str, set[Value]]:
         """Return the documents of the already applied changes after a resume token.
@@ -183,24 +185,24 @@ class Follower:
 
     async def _apply(self, batch: Batch) -> None:
         position: dict[str, Any] = {"token": batch.token, "applied": batch.time}
-        time: Timestamp | None = None
+        self.moments.applied(batch.changes)
         if batch.changes and not batch.changes[0].is_of_document:
             await self._catalog.apply(batch.changes[0], self._copier)
-            position["collections"] = self._catalog.stored()
-            time = await self._store.fenced(SYNC, {"_id": self._store.id}, position)
+            fields, removed = self._catalog.changed()
+            await self._store.fenced(SYNC, {"_id": self._store.id}, position | fields, removes=removed)
         elif documents := [
             each for each in [await self._placed(change) for change in batch.changes] if each is not None
         ]:
             async with self._writer.lock:
-                time = await self._writer.apply(folded(documents), position)
+                await self._writer.apply(folded(documents), position)
         self.events += len(batch.changes)
         self.applied, self.token = batch.time, batch.token
         if batch.is_whole and self._writer.read_until <= batch.time and self._copier.is_done:
-            if time is None and self.consistent is None:
-                time = await self._store.fenced(SYNC, {"_id": self._store.id}, position)
-            target_time = time or (self.consistent[1] if self.consistent else None)
-            if target_time is not None:
-                self.consistent = batch.time, target_time
+            if self._store.written is None:
+                await self._store.fenced(SYNC, {"_id": self._store.id}, position)
+            if self._store.written is not None:
+                self.moments.equalled(batch.time, self._store.written)
+        self.moments.reached(batch.time)
         await self._copier.note_applied(batch.time)
 
     async def _placed(self, change: Change) -> Change | None:

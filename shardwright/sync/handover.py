@@ -1,16 +1,17 @@
 """Handover to the target: block user writes, record the data for a reversal, and swap the roles of both ends."""
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from bson.timestamp import Timestamp
-from pymongo.errors import OperationFailure, WriteError
+from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.ends import USER_WRITES_BLOCKED, End, repeated
 from shardwright.sync.preparing import Parts
 from shardwright.sync.store import SYNC, Store
-from shardwright.sync.verifier import at
+from shardwright.sync.verification import at
 from shardwright.wire.logger import get_logger
 
 _log = get_logger("sync.handover")
@@ -18,6 +19,19 @@ _log = get_logger("sync.handover")
 
 class CommitError(Exception):
     """The target cannot take over."""
+
+
+@dataclass
+class Outcome:
+    """Results of a commit.
+
+    Attributes:
+        pause_seconds: from before writes were blocked until applications may write at the target.
+        differs: whether source and target differ, if the process has ended by itself.
+    """
+
+    pause_seconds: float = 0.0
+    differs: bool = False
 
 
 async def block_writes(end: End, *, is_blocked: bool) -> None:
@@ -53,6 +67,7 @@ async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bo
 
     Raises:
         CommitError: both ends differ; the source is no longer blocked.
+        PyMongoError: an end has failed; the source is no longer blocked, unless it is away.
     """
     has_turned = (await repeated(parts.store.position)).get("turned", False)
     began = monotonic()
@@ -64,6 +79,13 @@ async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bo
         if blocks_writes:
             await block_writes(source, is_blocked=False)
         raise CommitError(str(error)) from error
+    except PyMongoError:
+        if blocks_writes:
+            try:
+                await block_writes(source, is_blocked=False)
+            except PyMongoError as error:
+                _log.warning("The source stays blocked for users", error=str(error))
+        raise
     committed = {"source": times[0], "target": times[1], "collections": await parts.catalog.stored_of_target()}
     await parts.catalog.let_expire()
     await parts.store.fenced(SYNC, {"_id": parts.store.id}, {"committed": committed})
@@ -74,8 +96,13 @@ async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bo
 
 async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Timestamp]:
     """Apply and compare the rest; return the times of source and target after it."""
+    if parts.follower.is_sharded:
+        # Several shards may still be committing a transaction when writes are blocked. Wait for it first: otherwise the
+        # source would have the whole of it at a time at which the target has only a part.
+        await parts.follower.wait_applied(await source.advance())
     applied = await source.advance()
     await parts.follower.wait_applied(applied)
+    await parts.copier.wait_done()
     times = applied, await repeated(target.now)
     if not (await parts.verifier.recheck(at(*times))).is_equal:
         raise CommitError("source and target differ: see the verification")
@@ -105,10 +132,10 @@ async def turn_around(ended: Store, begun: Store, committed: dict[str, Any], ide
         "handed_over": False,
         "turned": True,
         "source_identity": identity,
-        "accounts": (await ended.position()).get("accounts", {}),
+        "accounts": (await repeated(ended.position)).get("accounts", {}),
     }
     await begun.fenced(SYNC, {"_id": begun.id}, fields)
-    await begun.agreement()
+    await repeated(begun.agreement)
     await begun.record(committed["target"], copied=True, counters={}, is_new=True)
     await ended.fenced(SYNC, {"_id": ended.id}, {"handed_over": True})
     await ended.release()

@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from bson import encode
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from shardwright.sync.ends import End, repeated
-from shardwright.sync.plan import Collection, index_at_target, key_filter
+from shardwright.sync.plan import Collection, index_at_target, value_at
+from shardwright.wire import rawbson
 from shardwright.wire.logger import get_logger
 
 CHUNKS_PER_SHARD: Final = 4
@@ -87,7 +88,7 @@ async def presplit(source: End, target: End, collection: Collection, shards: Seq
         {"$sort": dict(key)},
     ]
 
-    async def sampled() -> list[dict[str, Any]]:
+    async def sampled() -> list[RawBSONDocument]:
         cursor = await source.collection(collection.namespace).aggregate(pipeline, allowDiskUse=True)
         return [key_of(each, key) async for each in cursor]
 
@@ -96,15 +97,15 @@ async def presplit(source: End, target: End, collection: Collection, shards: Seq
         try:
             await target.command("admin", {"split": collection.namespace, "middle": middle})
             await target.command("admin", {"moveChunk": collection.namespace, "find": middle, "to": to})
-        except OperationFailure as error:
+        except PyMongoError as error:
             # The balancer handles the chunks that were not split or moved here.
             _log.info("A chunk was not split or moved", namespace=collection.namespace, to=to, error=str(error))
 
 
-def key_of(document: RawBSONDocument, key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the shard key of a document, by path; None for missing ones."""
-    found = key_filter(document, key)
-    return {path: document["_id"] if path == "_id" else found[path]["$eq"] for path in key}
+def key_of(document: RawBSONDocument, key: Mapping[str, Any]) -> RawBSONDocument:
+    """Return the values of the shard key of a document, by path; null for missing ones."""
+    values = [rawbson.element(path.encode(), *value_at(bytes(document.raw), path)) for path in key]
+    return rawbson.raw_document(rawbson.from_elements(b"".join(values)))
 
 
 def split_points(samples: Sequence[Mapping[str, Any]], chunks: int) -> list[Mapping[str, Any]]:

@@ -1,10 +1,17 @@
-"""The plan of a replication: collections to create at the target, and refusals before the first write. Pure."""
+"""Collections without their documents: the plan of those to create at the target, and their comparison. Pure.
+
+The plan also has the refusals: obstacles that are reported before the first write.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bson import encode
+
+from shardwright.sync.changes import Value
 from shardwright.sync.replication import Replication
+from shardwright.wire import rawbson
 
 TTL_NEVER: Final = 2**31 - 1
 """Disables TTL at the target: while changes are followed, documents expire at the source only."""
@@ -24,6 +31,16 @@ _CARRIED_OPTIONS: Final = frozenset(
 )
 
 _NOT_OF_INDEX: Final = frozenset({"ns", "v"})
+
+OPTION_DEFAULTS: Final[Mapping[str, Any]] = {
+    "validator": {},
+    "validationLevel": "strict",
+    "validationAction": "error",
+    "changeStreamPreAndPostImages": {"enabled": False},
+}
+"""The values of missing options."""
+
+_NOT_COMPARED: Final = frozenset({"uuid", "autoIndexId"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,7 @@ class Deployment:
         is_sharded: whether it is reached through a router.
         identity: its cluster id, or the name of its replica set.
         collections: by namespace, the ones that the filter selects, including kinds that cannot be replicated.
+        left_out: collections that the filter selects in databases that are never replicated.
         shards: the zones of each shard, by its id.
     """
 
@@ -65,6 +83,7 @@ class Deployment:
     identity: str
     collections: Mapping[str, Collection]
     users: Sequence[str] = ()
+    left_out: Sequence[str] = ()
     shards: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -107,6 +126,9 @@ def planned(
     if replication.shard and not target.is_sharded:
         refusals.append("--shard needs a sharded target")
     notes, collections = [], []
+    for namespace, asked in sorted(replication.shard.items()):
+        if not _is_shard_key(asked):
+            refusals.append(f"the shard key {dict(asked)} of {namespace} needs fields with 1 or, once, hashed")
     for namespace in sorted(replication.shard.keys() - source.collections.keys()):
         refusals.append(f"{namespace} of --shard is not a collection that is replicated")
     for each in source.collections.values():
@@ -120,9 +142,12 @@ def planned(
         created = at_target(each, replication, target)
         if each.zones and created.zones is None:
             notes.append(f"the zones of {each.namespace} are not carried")
+        there = target.collections.get(each.namespace)
+        refusals += [f"{each.namespace} {reason}" for reason in ([] if there is None else _unlike(created, there))]
         refusals += _without_shards(created, target)
         refusals += [f"{each.namespace} {reason}" for reason in not_with_key(created)]
         collections.append(created)
+    notes += [f"{each} is not replicated: its database belongs to the deployment" for each in source.left_out]
     if not carries_users:
         notes += [f"the user or role {each} is not carried" for each in source.users]
     return Plan(tuple(refusals), tuple(notes), tuple(collections))
@@ -140,6 +165,30 @@ def refusal(collection: Collection) -> str | None:
         return None
     unknown = sorted(collection.options.keys() - _CARRIED_OPTIONS - {"uuid"})
     return f"has the option {unknown[0]}, which is not carried" if unknown else None
+
+
+def _is_shard_key(key: Mapping[str, Any]) -> bool:
+    parts = [path.split(".") for path in key]
+    nests = any(one != other and one == other[: len(one)] for one in parts for other in parts)
+    kinds = [value for value in key.values() if isinstance(value, str)]
+    numbers = [value for value in key.values() if not isinstance(value, str)]
+    is_named = all(all(part and not part.startswith("$") for part in path) for path in parts)
+    return bool(key) and is_named and not nests and kinds in ([], ["hashed"]) and all(each == 1 for each in numbers)
+
+
+def _unlike(created: Collection, there: Collection) -> list[str]:
+    """Return the differences that prevent an existing collection of the target from being the planned one."""
+    if there.kind != created.kind:
+        return [f"is a {there.kind} at the target, a {created.kind} at the source"]
+    found = ["is capped at the target"] if there.options.get("capped") else []
+    found += [
+        f"has another {name} at the target"
+        for name in ("collation", "clusteredIndex")
+        if created.options.get(name) != there.options.get(name)
+    ]
+    if None not in (created.key, there.key) and list((created.key or {}).items()) != list((there.key or {}).items()):
+        found.append(f"has the shard key {dict(there.key or {})} at the target: name this key with --shard")
+    return found
 
 
 def _without_shards(created: Collection, target: Deployment) -> list[str]:
@@ -184,8 +233,10 @@ def at_target(collection: Collection, replication: Replication, target: Deployme
         key, is_unique = (there.key, there.is_unique) if there else (None, False)
     elif asked is not None:
         key, is_unique = asked, False
-    elif target.is_sharded:
+    elif target.is_sharded and collection.key is not None:
         key, is_unique = collection.key, collection.is_unique
+    elif (there := target.collections.get(collection.namespace)) is not None:
+        key, is_unique = there.key, there.is_unique
     else:
         key, is_unique = None, False
     is_same = key is not None and list(key.items()) == list((collection.key or {}).items())
@@ -224,19 +275,120 @@ def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str
     return found
 
 
-def key_filter(document: Mapping[str, Any], key: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the query for exactly one document by ``_id`` and shard key."""
-    found: dict[str, Any] = {"_id": document["_id"]}
-    for path in key or ():
-        if path != "_id":
-            found[path] = {"$eq": _at(document, path)}
+def id_filter(document: bytes) -> bytes:
+    """Return the elements of a query for a document by its ``_id``."""
+    return rawbson.element(b"_id", *value_at(document, "_id"))
+
+
+def key_filter(document: bytes, key: Mapping[str, Any] | None) -> bytes:
+    """Return the elements of a query for documents with the same shard key, without ``_id``."""
+    return b"".join(
+        rawbson.element(path.encode(), rawbson.OBJECT, rawbson.wrap_value(*value_at(document, path), name=b"$eq"))
+        for path in key or ()
+        if path != "_id"
+    )
+
+
+def value_at(document: bytes, path: str) -> Value:
+    """Return the value at a path; null if it is missing."""
+    kind, value = rawbson.OBJECT, document
+    for part in path.split("."):
+        span = rawbson.find(value, part.encode()) if kind == rawbson.OBJECT else None
+        if span is None:
+            return rawbson.NULL, b""
+        kind, value = span[0], value[span[2] : span[3]]
+    return kind, value
+
+
+def shape_problems(
+    ours: Collection | None, wanted: Collection | None, theirs: Collection | None, *, has_more: bool = False
+) -> list[str]:
+    """Describe the differences of a collection.
+
+    Args:
+        wanted: its planned form at the target, with shard key and zones.
+        has_more: whether the target may have indexes and options of its own, because it had the collection before.
+    """
+    if ours is None or wanted is None:
+        return [] if theirs is None else ["it is only at the target"]
+    if theirs is None:
+        return ["it is not at the target"]
+    if wanted.kind != theirs.kind:
+        return [f"it is a {theirs.kind} at the target, a {wanted.kind} at the source"]
+    found = [] if has_more else _of_options(wanted.options, theirs.options)
+    found += _of_indexes(wanted, theirs, has_more=has_more)
+    # The target's users may have sharded a collection that is not sharded at the source.
+    if wanted.key is not None and not is_same(wanted.key, theirs.key):
+        found.append(f"the shard key is {_text(theirs.key)} at the target instead of {_text(wanted.key)}")
+    elif wanted.key is not None and wanted.is_unique != theirs.is_unique:
+        found.append("the shard key is unique on one side only")
+    if wanted.zones is not None and _zones(wanted) != _zones(theirs):
+        found.append("the zones are different at the target")
     return found
 
 
-def _at(document: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - any BSON value
-    value: Any = document
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return None
-        value = value[part]
-    return value
+def _of_options(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    one, other = [
+        {
+            name: value
+            for name, value in options.items()
+            if name not in _NOT_COMPARED and OPTION_DEFAULTS.get(name) != value
+        }
+        for options in (ours, theirs)
+    ]
+    return [
+        f"the option {name} is different at the target"
+        for name in sorted(one.keys() | other.keys())
+        if _bytes(one.get(name)) != _bytes(other.get(name))
+    ]
+
+
+def _of_indexes(wanted: Collection, theirs: Collection, *, has_more: bool) -> list[str]:
+    ours, there = [
+        {str(each["name"]): index_at_target(each, keeps_expiry=False) for each in collection.indexes}
+        for collection in (wanted, theirs)
+    ]
+    found = [
+        f"the index {name} is missing or different at the target"
+        for name, index in ours.items()
+        if name not in there or not is_same_index(there[name], index)
+    ]
+    if not has_more:
+        found += [
+            f"the index {name} is only at the target"
+            for name, index in there.items()
+            if name not in ours and index["key"] != theirs.key
+        ]
+    return found
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether two values are the same to a server: the order of their fields and the types of their numbers count."""
+    return _bytes(one) == _bytes(other)
+
+
+def is_same_index(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two indexes are the same, whatever the order of their options."""
+    return is_same(dict(sorted(one.items())), dict(sorted(other.items())))
+
+
+def is_same_but_expiry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two indexes differ at most in the number of seconds until documents expire."""
+
+    def rest(index: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in index.items() if name != "expireAfterSeconds"}
+
+    return is_same_index(rest(one), rest(other)) and ("expireAfterSeconds" in one) == ("expireAfterSeconds" in other)
+
+
+def _zones(collection: Collection) -> list[bytes]:
+    return sorted(encode({"": [each["min"], each["max"], each["tag"]]}) for each in collection.zones or ())
+
+
+def _bytes(value: object) -> bytes:
+    """Encode a value, so that the order of its fields and the types of its numbers count."""
+    return encode({"": value})
+
+
+def _text(key: Mapping[str, Any] | None) -> str:
+    return "none" if key is None else str(dict(key))

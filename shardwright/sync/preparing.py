@@ -15,10 +15,11 @@ from shardwright.sync.ddl import Catalog
 from shardwright.sync.ends import End, repeated
 from shardwright.sync.following import Follower
 from shardwright.sync.plan import Deployment, Plan, may_repeat_ids, planned
+from shardwright.sync.ranges import ids_filter
 from shardwright.sync.replication import Replication
 from shardwright.sync.store import SYNC, Store, shown
 from shardwright.sync.users import Users
-from shardwright.sync.verifier import Verifier
+from shardwright.sync.verification import Verifier
 from shardwright.sync.writing import Writer
 from shardwright.wire.logger import get_logger
 
@@ -77,6 +78,22 @@ Begun = tuple[dict[str, Any], list[dict[str, Any]]]
 """The start of the change stream, and the ranges."""
 
 
+async def check_deployments(*ends: End) -> None:
+    """Refuse deployments without an oplog.
+
+    Raises:
+        RefusedError: one is a mongod without a replica set.
+    """
+    hellos = [await repeated(lambda end=end: end.command("admin", {"hello": 1})) for end in ends]  # type: ignore[misc]
+    refusals = [
+        f"the {end.name} is not a member of a replica set: restart it with --replSet and run rs.initiate()"
+        for end, hello in zip(ends, hellos, strict=True)
+        if "setName" not in hello and hello.get("msg") != "isdbgrid"
+    ]
+    if refusals:
+        raise RefusedError(refusals)
+
+
 async def prepared(
     replication: Replication, options: Options, source: End, target: End, store: Store, *, is_lost: bool
 ) -> Parts:
@@ -88,6 +105,8 @@ async def prepared(
     Raises:
         RefusedError: something cannot be carried.
     """
+    # A router may know an older time, from which the stream would repeat the past of documents that are gone.
+    await source.advance()
     now = await repeated(source.now)
     ours = await repeated(lambda: source.deployment(replication.filter))
     theirs = await repeated(lambda: target.deployment(replication.filter))
@@ -103,7 +122,7 @@ async def prepared(
             await users.compared()
             names = sorted({*users.kept["users"], *users.kept["roles"]})
             notes += tuple(f"the user or role {each} of the target stays as it is" for each in names)
-        start, ranges = await _begin(source, store, writer, catalog, plan, ours, theirs, counts, now)
+        start, ranges = await _begin(source, store, writer, catalog, plan, ours, theirs, counts, now, position)
     else:
         writer.merged |= set(position.get("merged", ()))
         start, ranges = await _resume(source, store, catalog, ours, position, now, is_lost=is_lost)
@@ -145,16 +164,25 @@ async def _begin(
     theirs: Deployment,
     counts: Mapping[str, int],
     now: Timestamp,
+    position: Mapping[str, Any],
 ) -> Begun:
-    """Create the collections, and record the plan."""
+    """Create the collections, and record the plan.
+
+    Args:
+        position: of an interrupted process that has created some of them, or empty.
+    """
     ranges = []
+    names = {each.namespace for each in plan.collections}
+    created = {*position.get("created", ())}
+    present = (names & theirs.collections.keys()) - created
+    writer.merged |= present
+    # Otherwise a process that continues would mistake the collections that this one creates for the target's own.
+    await store.fenced(SYNC, {"_id": store.id}, {"created": sorted(created | (names - present))})
     for each in sorted(plan.collections, key=lambda each: each.kind == "view"):
         found = ours.collections[each.namespace]
-        if each.namespace in theirs.collections:
-            writer.merged.add(each.namespace)
         catalog.know(found)
         await catalog.create(each)
-        if each.namespace not in theirs.collections:
+        if each.namespace not in present:
             await catalog.presplit(each)
         if found.kind == "collection":
             compares = bool(counts.get(each.namespace))
@@ -162,8 +190,7 @@ async def _begin(
                 lambda name=each.namespace, compares=compares: planned_ranges(source, name, compares=compares)  # type: ignore[misc]
             )
     await store.replace_ranges(ranges)
-    fields = {"planned": True, "start": now, "collections": catalog.stored(), "merged": sorted(writer.merged)}
-    fields["source_identity"] = ours.identity
+    fields = {"planned": True, "start": now, **catalog.stored(), "source_identity": ours.identity, "created": []}
     await store.fenced(SYNC, {"_id": store.id}, fields)
     await store.record(now, copied=False, counters=writer.counters)
     return {"start_at_operation_time": now}, await store.ranges()
@@ -195,12 +222,9 @@ async def _resume(
             {"start_at_operation_time": position["start"]} if token is None else {"resume_after": decode(token)}
         )
         return start, await store.ranges()
-    for each in ours.collections.values():
-        catalog.know(each)
-        await catalog.create(catalog.planned(each))
-    await store.replace_ranges(await compared_ranges(source, list(ours.collections.values())))
+    await store.replace_ranges(await compared_ranges(source, await catalog.plan_again()))
     began = now if is_lost or not is_same or agreed.last is None else agreed.last
-    fields = {"start": began, "token": None, "collections": catalog.stored(), "source_identity": ours.identity}
+    fields = {"start": began, "token": None, **catalog.stored(), "source_identity": ours.identity}
     await store.fenced(SYNC, {"_id": store.id}, fields)
     return {"start_at_operation_time": began}, await store.ranges()
 
@@ -221,18 +245,19 @@ async def _repeated_id(source: End, namespace: str) -> Value | None:
         last: Value | None = None
         async for each in source.collection(namespace).find({}, {"_id": 1}).sort("_id", 1):
             found = id_of(bytes(each.raw))
-            if found == last and await is_repeated(each["_id"]):
+            if found == last and await is_repeated(found):
                 return found
             last = found
         return None
 
-    async def is_repeated(value: object) -> bool:
+    async def is_repeated(key: Value) -> bool:
         # The other read sees a document twice if its shard key changes during the read.
         at_once = source.collection(namespace).with_options(read_concern=ReadConcern("snapshot"))
-        return len(await at_once.find({"_id": value}, {"_id": 1}).to_list()) > 1
+        return len(await at_once.find(ids_filter([key]), {"_id": 1}).to_list()) > 1
 
     return await repeated(first)
 
 
 async def _has_documents(target: End, namespace: str) -> int:
-    return 0 if await target.collection(namespace).find_one({}, {"_id": 1}) is None else 1
+    found = await repeated(lambda: target.collection(namespace).find_one({}, {"_id": 1}))
+    return 0 if found is None else 1

@@ -1,10 +1,17 @@
-"""Ranges of ``_id`` in which a collection is copied and compared, and the size of one read. Pure."""
+"""Ranges of ``_id`` in which a collection is copied and compared, and the pieces in which they are read. Pure.
+
+A piece of a copied range is open from before it is read until after it is written. If a document of an open piece is
+changed, the piece may have an older state of it, or an insert may come after the change. So the document is marked as
+touched. The copy reads and writes touched documents once more, while no changes are applied.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
+
+from bson.raw_bson import RawBSONDocument
 
 from shardwright.sync.changes import Value, id_of
 from shardwright.wire import rawbson
@@ -44,6 +51,7 @@ def piece_limit(documents: int, size: int, *, documents_max: int, bytes_max: int
 
 
 Key = Value
+
 Hashes = Mapping[Key, frozenset[bytes]]
 """The hashes of the documents with each ``_id``; several if the shard key does not contain it."""
 
@@ -103,13 +111,20 @@ def id_bound(key: Key) -> bytes:
     return rawbson.wrap_value(*key, name=b"_id")
 
 
+def ids_filter(keys: Iterable[Key]) -> RawBSONDocument:
+    """Return the query for the documents with some ``_id`` values."""
+    values = [rawbson.element(b"%d" % number, *key) for number, key in enumerate(keys)]
+    among = rawbson.wrap_value(rawbson.ARRAY, rawbson.from_elements(b"".join(values)), name=b"$in")
+    return rawbson.raw_document(rawbson.wrap_value(rawbson.OBJECT, among, name=b"_id"))
+
+
 def range_filter(low: Bound, high: Bound) -> dict[str, Any]:
     """Return a filter for the documents after ``low``, up to and with ``high``.
 
     ``$expr`` compares values of all types, as the index orders them; ``$gt`` alone finds values of the same type only.
     """
     conditions = [
-        {operator: ["$_id", {"$literal": rawbson.raw_document(bound)["_id"]}]}
+        {operator: ["$_id", rawbson.raw_document(rawbson.wrap_value(*id_of(bound), name=b"$literal"))]}
         for operator, bound in (("$gt", low), ("$lte", high))
         if bound is not None
     ]
@@ -130,3 +145,43 @@ def find_command(
         "singleBatch": True,
         "readConcern": dict(read_concern),
     }
+
+
+class Piece:
+    """An open piece.
+
+    Attributes:
+        touched: the ``_id`` values that have changed while it was open.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.touched: set[Value] = set()
+
+
+class OpenPieces:
+    """All open pieces."""
+
+    def __init__(self) -> None:
+        self._open: set[Piece] = set()
+
+    def open(self, namespace: str) -> Piece:
+        """Open a piece; to be called before it is read."""
+        piece = Piece(namespace)
+        self._open.add(piece)
+        return piece
+
+    def close(self, piece: Piece) -> None:
+        """Close a piece that was written or abandoned."""
+        self._open.discard(piece)
+
+    def touch(self, namespace: str, keys: Iterable[Value]) -> None:
+        """Mark documents as changed; to be called before they are written."""
+        keys = set(keys)
+        for piece in self._open:
+            if piece.namespace == namespace:
+                piece.touched |= keys
+
+    def count(self, namespace: str) -> int:
+        """Return the number of a collection's open pieces."""
+        return sum(piece.namespace == namespace for piece in self._open)

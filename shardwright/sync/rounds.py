@@ -3,7 +3,7 @@
 A round covers every collection once. After an interruption, another process continues at its position.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -102,7 +102,7 @@ class Compared:
             "extra": len(self.extra),
             "different": len(self.different),
             "more": self.is_cut,
-            "ids": [dict(rawbson.raw_document(id_bound(key)))["_id"] for key in some],
+            "ids": [rawbson.decode_document(id_bound(key))["_id"] for key in some],
             "problems": self.problems,
         }
 
@@ -153,14 +153,16 @@ class Round:
     Attributes:
         current: the namespace being compared; None between two.
         position: the last compared ``_id`` in it.
+        left: the next namespaces, in reverse order; more may be found when it is empty.
     """
 
     report: Report = field(default_factory=Report)
     done: set[str] = field(default_factory=set)
     current: str | None = None
     position: Bound = None
+    left: list[str] = field(default_factory=list)
 
-    def next(self, namespaces: Sequence[str]) -> str | None:
+    def next(self, namespaces: Collection[str]) -> str | None:
         """Return the namespace to continue with; None if the round is complete.
 
         Args:
@@ -169,12 +171,18 @@ class Round:
         if self.current in namespaces:
             return self.current
         self.current, self.position = None, None
-        for each in namespaces:
-            if each not in self.done:
+        while self.left or self._find(namespaces):
+            each = self.left.pop()
+            if each in namespaces:
                 self.current = each
                 self.report.collections[each] = Compared()
                 return each
         return None
+
+    def _find(self, namespaces: Collection[str]) -> bool:
+        """Find the namespaces that are not done, in time proportional to the number of all namespaces."""
+        self.left = sorted((each for each in namespaces if each not in self.done), reverse=True)
+        return bool(self.left)
 
     def passed(self) -> None:
         """Finish the current namespace."""

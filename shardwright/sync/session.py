@@ -2,22 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
 from shardwright.sync.checkpoint import NO_TIME
+from shardwright.sync.comparing import NoMomentError
+from shardwright.sync.ddl import INDEXES_MAX
 from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
-from shardwright.sync.handover import CommitError, acquire_blocked, block_writes, hand_over, turn_around
-from shardwright.sync.preparing import Options, Parts, prepared
-from shardwright.sync.progress import COPY, FOLLOW, Rates, of_copy, of_rates
-from shardwright.sync.replication import Replication, place
+from shardwright.sync.handover import CommitError, Outcome, acquire_blocked, block_writes, hand_over, turn_around
+from shardwright.sync.preparing import Options, Parts, check_deployments, prepared
+from shardwright.sync.replication import (
+    COPY_PHASE,
+    FOLLOW_PHASE,
+    Rates,
+    Replication,
+    State,
+    Step,
+    copy_progress,
+    place,
+    rates_progress,
+    state_after,
+)
 from shardwright.sync.rounds import Report
-from shardwright.sync.states import State, Step, after
 from shardwright.sync.store import SYNC, LeaseHeldError, LeaseLostError, Store
-from shardwright.sync.verifying import ids_of
+from shardwright.sync.verification import ids_of
 from shardwright.wire.logger import get_logger
 
 CHECKPOINT_SECONDS: Final = 5.0
@@ -26,19 +36,6 @@ SOURCE_SECONDS: Final = 1.0
 LAG_MAY_COMMIT: Final = 30
 
 _log = get_logger("sync.session")
-
-
-@dataclass
-class Outcome:
-    """Results of a commit.
-
-    Attributes:
-        pause_seconds: from before writes were blocked until applications may write at the target.
-        differs: whether source and target differ, if the process has ended by itself.
-    """
-
-    pause_seconds: float = 0.0
-    differs: bool = False
 
 
 class Sync:
@@ -93,13 +90,9 @@ class Sync:
             LeaseHeldError: another process runs this replication.
             RefusedError: something cannot be carried.
         """
-        store = self._new_store()
-        if (await repeated(store.position)).get("handed_over"):
-            self._swap()
-            store = self._new_store()
-        await acquire_blocked(store, self._target)
-        self._store = store
-        self.state = after(self.state, Step.START)
+        await check_deployments(self._source, self._target)
+        self._store = await self._acquired()
+        self.state = state_after(self.state, Step.START)
         self._on_running()
         try:
             is_lost = False
@@ -125,6 +118,18 @@ class Sync:
                 self.state = State.IDLE
             await self._store.release()
 
+    async def _acquired(self) -> Store:
+        """Acquire the lease of the direction that is not handed over, and return its checkpoints."""
+        while True:
+            store = self._new_store()
+            if not (await repeated(store.position)).get("handed_over"):
+                await acquire_blocked(store, self._target)
+                # Another process may have turned around in the meantime.
+                if not (await repeated(store.position)).get("handed_over"):
+                    return store
+                await store.release()
+            self._swap()
+
     async def _take_again(self, store: Store, error: LeaseLostError) -> None:
         """Acquire a lease again that has expired, for example while the target was away."""
         try:
@@ -134,16 +139,15 @@ class Sync:
         _log.warning("The lease had expired and is taken again", error=str(error))
         if (await repeated(store.position)).get("handed_over"):
             await store.release()
-            self._swap()
-            self._store = self._new_store()
-            await acquire_blocked(self._store, self._target)
+            self._store = await self._acquired()
+        self._on_running()
 
     async def _fall_back(self, error: BaseException) -> None:
         """Begin from the checkpoint again; a commit in progress has failed."""
         self._copied.clear()
         if self.state == State.COMMITTING:
             self.error = f"the commit was interrupted: {error}"
-            self.state = after(self.state, Step.COMMIT_FAILED)
+            self.state = state_after(self.state, Step.COMMIT_FAILED)
             if self._options.blocks_writes:
                 await block_writes(self._source, is_blocked=False)
 
@@ -160,16 +164,31 @@ class Sync:
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(store.keep_lease(self.progress))
             try:
-                if (await repeated(store.position)).get("committed"):
+                position = await repeated(store.position)
+                if position.get("committed"):
+                    if position.get("turned") and self._options.blocks_writes:
+                        # The commit may have been interrupted before it lifted the block.
+                        await block_writes(self._target, is_blocked=False)
                     self.state = State.COMMITTED
                 else:
-                    await self._replicate(store, continuous=continuous, is_lost=is_lost)
+                    await self._until_aborted(self._replicate(store, continuous=continuous, is_lost=is_lost))
                 if self.state == State.COMMITTED and self._options.reversible and not self._ended.is_set():
                     await self._reverse_asked.wait()
                 if self.state != State.REVERSING:
                     self._ended.set()
             finally:
                 lease.cancel()
+
+    async def _until_aborted(self, replicating: Coroutine[Any, Any, None]) -> None:
+        """Replicate until the end, or until an abort outside a commit."""
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(replicating)
+            aborted = tasks.create_task(self._ended.wait())
+            await asyncio.wait((running, aborted), return_when=asyncio.FIRST_COMPLETED)
+            if self.state == State.COMMITTING:
+                await asyncio.wait((running,))
+            running.cancel()
+            aborted.cancel()
 
     async def _replicate(self, store: Store, *, continuous: bool, is_lost: bool) -> None:
         parts = await prepared(self.replication, self._options, self._source, self._target, store, is_lost=is_lost)
@@ -188,6 +207,7 @@ class Sync:
             ]
             try:
                 await self._copy(parts)
+                running.append(tasks.create_task(parts.copier.run_added()))
                 running.append(tasks.create_task(parts.verifier.run()))
                 if continuous:
                     await self._wait_commit(parts)
@@ -210,7 +230,7 @@ class Sync:
         self._store, self._parts, self.outcome = begun, None, Outcome()
         for each in (self._copied, self._commit_asked, self._reverse_asked):
             each.clear()
-        self.state = after(self.state, Step.REVERSED)
+        self.state = state_after(self.state, Step.REVERSED)
 
     async def _copy(self, parts: Parts) -> None:
         while not parts.copier.is_done:
@@ -233,6 +253,7 @@ class Sync:
     async def _catch_up(self, parts: Parts) -> None:
         """Apply all changes of the source so far."""
         await parts.follower.wait_applied(await self._source.advance())
+        await parts.copier.wait_done()
         async with parts.writer.lock:
             await parts.writer.retry_failures()
         await self._record(parts)
@@ -257,7 +278,10 @@ class Sync:
     async def _watch_source(self, parts: Parts) -> None:
         while True:
             self._source_now = await repeated(self._source.now)
-            copied = of_copy(parts.copier.ranges)
+            if parts.follower.moments.is_open:
+                # Without writes, the stream of an idle source stays before the end of its last transactions.
+                await self._source.advance()
+            copied = copy_progress(parts.copier.ranges)
             counts = {
                 "documents": copied["copiedDocuments"],
                 "bytes": copied["estimatedCopiedBytes"],
@@ -270,7 +294,7 @@ class Sync:
         while True:
             await asyncio.sleep(CATALOG_SECONDS)
             if self._copied.is_set():
-                await parts.catalog.match_all()
+                await parts.catalog.match_all(INDEXES_MAX)
                 await self._match_users(parts)
             check_cancellation()
 
@@ -282,35 +306,39 @@ class Sync:
 
     def pause(self) -> None:
         """Stop reading and writing documents."""
-        self.state = after(self.state, Step.PAUSE)
+        self.state = state_after(self.state, Step.PAUSE)
         if self._parts is not None:
             self._parts.copier.allowed.clear()
             self._parts.follower.allowed.clear()
 
     async def resume(self, *, retry_failures: bool = False) -> None:
         """Continue after a pause."""
-        self.state = after(self.state, Step.RESUME)
-        if self._parts is not None:
+        self.state = state_after(self.state, Step.RESUME)
+        if self._parts is None:
+            return
+        try:
             if retry_failures:
                 async with self._parts.writer.lock:
                     await self._parts.writer.retry_failures()
                     for namespace, ids in ids_of(self._parts.verifier.report):
                         await self._parts.writer.reconcile(namespace, ids)
-            self._parts.copier.allowed.set()
-            self._parts.follower.allowed.set()
+        finally:
+            if self.state != State.PAUSED:  # it may have been paused again during the retry
+                self._parts.copier.allowed.set()
+                self._parts.follower.allowed.set()
 
     def commit(self) -> None:
         """Begin to hand over to the target; the copy must be complete and the lag short."""
         if self.state == State.RUNNING and not self.can_commit:
             raise CommitError("the target is not close enough to the source to commit")
-        self.state, self.error = after(self.state, Step.COMMIT), None
+        self.state, self.error = state_after(self.state, Step.COMMIT), None
         self._commit_asked.set()
 
     def reverse(self) -> None:
         """Begin to follow in the opposite direction, after a commit of a reversible replication."""
         if not self._options.reversible:
             raise CommitError("the replication was not started with --reversible")
-        self.state = after(self.state, Step.REVERSE)
+        self.state = state_after(self.state, Step.REVERSE)
         self._reverse_asked.set()
 
     def abort(self) -> None:
@@ -342,12 +370,12 @@ class Sync:
                 return
             try:
                 await self._commit(parts)
-            except CommitError as error:
+            except (CommitError, NoMomentError) as error:
                 _log.error("The commit has failed", error=str(error))
                 self.error = str(error)
-                self.state = after(self.state, Step.COMMIT_FAILED)
+                self.state = state_after(self.state, Step.COMMIT_FAILED)
             else:
-                self.state = after(self.state, Step.COMMITTED)
+                self.state = state_after(self.state, Step.COMMITTED)
                 return
 
     async def _commit(self, parts: Parts) -> None:
@@ -382,16 +410,18 @@ class Sync:
                 "Source": place(self.replication.source),
                 "Destination": place(self.replication.target),
             },
-            "info": None if parts is None else FOLLOW if self._copied.is_set() else COPY,
+            "info": None if parts is None else FOLLOW_PHASE if self._copied.is_set() else COPY_PHASE,
             "lagTimeSeconds": self.lag_seconds,
             "error": self.error,
             "notes": list(self.notes),
         }
+        if parts is not None:
+            found["notes"] += [f"{namespace} {reason}" for namespace, reason in sorted(parts.catalog.refused.items())]
         if parts is None:
             return found
         found |= {
-            "collectionCopy": (copied := of_copy(parts.copier.ranges)),
-            "rates": of_rates(self._rates, copied, is_copied=self._copied.is_set()),
+            "collectionCopy": (copied := copy_progress(parts.copier.ranges)),
+            "rates": rates_progress(self._rates, copied, is_copied=self._copied.is_set()),
             "eventsApplied": parts.follower.events,
             "lastConsistentTime": None,
             "counters": dict(parts.writer.counters),

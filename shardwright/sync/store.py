@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
+from bson.errors import InvalidBSON
 from bson.timestamp import Timestamp
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -88,6 +89,9 @@ class Store:
     """The stored state of one replication.
 
     Writes raise `LeaseLostError` once another process has taken over.
+
+    Attributes:
+        written: the time of the target after the last transaction of this process.
     """
 
     def __init__(self, replication_id: str, source: End, target: End, *, source_writes: bool) -> None:
@@ -100,6 +104,7 @@ class Store:
         self._start_last: Timestamp | None = None
         self._recorded: Checkpoint | None = None
         self._valid_until = 0.0
+        self.written: Timestamp | None = None
         self._sessions: asyncio.Queue[AsyncClientSession] = asyncio.Queue()
 
     async def acquire(self) -> None:
@@ -154,6 +159,15 @@ class Store:
         if not result.matched_count:
             raise LeaseLostError("another process has taken over")
         self._valid_until = asked + LEASE_SECONDS
+
+    async def check_lease(self) -> None:
+        """Renew the lease if it has expired, because this process was slow or the target was.
+
+        The term decides whether this process may continue. A renewed lease keeps other processes from taking over in
+        the middle of a write.
+        """
+        if time.monotonic() > self._valid_until:
+            await self._renew({})
 
     async def release(self) -> None:
         """Release the lease for another process; if the target is away, the lease expires instead."""
@@ -212,16 +226,18 @@ class Store:
         self._recorded = new
         return True
 
-    async def ranges(self) -> list[dict[str, Any]]:
-        """Return all ranges with their positions, in the order in which they were planned."""
+    async def ranges(self, namespace: str | None = None) -> list[dict[str, Any]]:
+        """Return the ranges of all collections, or of one, with their positions."""
         stored = self._target.own(RANGES)
-        return await repeated(lambda: stored.find({"sync": self.id}).sort("number", 1).to_list())
+        which = {"sync": self.id, "term": self.term, **({} if namespace is None else {"ns": namespace})}
+        return await repeated(lambda: stored.find(which).sort("number", 1).to_list())
 
     async def replace_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
         """Plan the copy again, and discard the verification."""
         await self.fenced(VERIFICATION, {"_id": self.id}, {"round": None})
         stored = self._target.own(RANGES)
-        await repeated(lambda: stored.delete_many({"sync": self.id}))
+        # The ranges of a process that has taken over have a later term.
+        await repeated(lambda: stored.delete_many({"sync": self.id, "term": {"$lte": self.term}}))
         await self.add_ranges(ranges)
 
     async def add_ranges(self, ranges: Sequence[Mapping[str, Any]]) -> None:
@@ -241,10 +257,12 @@ class Store:
         documents: Sequence[DocumentWrites] = (),
         *,
         bypasses: Callable[[str], bool] = lambda namespace: True,
+        removes: Sequence[str] = (),
     ) -> Timestamp | None:
         """Write documents and a position in one transaction, as long as the lease is ours; return its time.
 
         Args:
+            removes: names of fields to remove from the position.
             bypasses: whether a collection has the source's validator, which its documents have passed there.
 
         Raises:
@@ -253,25 +271,30 @@ class Store:
         fence = self._target.own(collection)
 
         async def transact(session: AsyncClientSession) -> None:
-            update = {"$set": {"term": self.term, **changes}}
+            update: dict[str, Any] = {"$set": {"term": self.term, **changes}}
+            if removes:
+                update["$unset"] = dict.fromkeys(removes, "")
             result = await fence.update_one({**which, "term": self.term}, update, session=session)
             if not result.matched_count:
                 raise LeaseLostError("another process has taken over")
             for namespace, some in _by_collection(documents).items():
                 ordered = not all(each.commutes for each in some)
                 for writes in [[write for each in some for write in each.writes]] if ordered else stages(some):
-                    await self._target.collection(namespace).bulk_write(
-                        writes, ordered=ordered, session=session, bypass_document_validation=bypasses(namespace)
-                    )
+                    try:
+                        await self._target.collection(namespace).bulk_write(
+                            writes, ordered=ordered, session=session, bypass_document_validation=bypasses(namespace)
+                        )
+                    except InvalidBSON as error:
+                        # The reply repeats the refused document, which may contain values that Python does not have.
+                        raise BulkWriteError({"writeErrors": [{"code": 0, "errmsg": str(error)}]}) from error
 
         async def attempt() -> Timestamp | None:
-            if time.monotonic() > self._valid_until:
-                # This process was slow, or the target was. The term decides whether it may continue, and a renewed
-                # lease keeps other processes from taking over in the middle of the write.
-                await self._renew({})
+            await self.check_lease()
             session = await self._sessions.get()
             try:
                 await session.with_transaction(transact, ReadConcern("local"), MAJORITY)
+                if self.written is None or (session.operation_time or self.written) > self.written:
+                    self.written = session.operation_time
                 return session.operation_time
             finally:
                 self._sessions.put_nowait(session)

@@ -5,21 +5,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import bson
+from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.read_concern import ReadConcern
 
+from shardwright.sync.batches import Folded, Patch, Put, Remove, Reread, parents, updates
 from shardwright.sync.changes import Delta, Value, id_of
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.ends import End, repeated
-from shardwright.sync.folding import Folded, Patch, Put, Remove, Reread, parents, updates
-from shardwright.sync.pieces import OpenPieces
-from shardwright.sync.plan import Collection, key_filter
-from shardwright.sync.ranges import id_bound
+from shardwright.sync.plan import Collection, id_filter, key_filter, value_at
+from shardwright.sync.ranges import OpenPieces, id_bound, ids_filter
 from shardwright.sync.rounds import Touched
 from shardwright.sync.store import SYNC, DocumentWrites, Refusal, Store, Write
 from shardwright.wire import rawbson
+
+EMPTY_TIMESTAMP: Final = bytes(8)
 
 AT_ONCE: Final = 100
 """Number of documents read again at a time; each may have 16 MB."""
@@ -30,6 +33,7 @@ class Writer:
 
     Attributes:
         lock: held while changes are applied, and while the copy repeats changed documents.
+        merged: the collections that the target had before; they keep their indexes and options.
         read_until: the latest time of a read of the source. Before changes are applied up to it, some documents of the
             target may be newer than others.
         touched_until: the time of the source that the target has reached when all of these are written.
@@ -54,13 +58,30 @@ class Writer:
         if time is not None and time > self.read_until:
             self.read_until = time
 
+    def dropped(self, namespace: str) -> None:
+        """Forget a collection."""
+        self.collections.pop(namespace, None)
+        self.source_keys.pop(namespace, None)
+        self.merged.discard(namespace)
+
+    def renamed(self, old: str, new: str) -> None:
+        """Note a rename; the collection replaces the one that had the new name."""
+        self.collections[new] = self.collections.pop(old)
+        self.source_keys[new] = self.source_keys.pop(old)
+        self.merged.discard(new)
+        if old in self.merged:
+            self.merged.remove(old)
+            self.merged.add(new)
+
     def bypasses(self, namespace: str) -> bool:
         """Whether the collection has the source's validator, which its documents have passed or preceded."""
         return namespace not in self.merged
 
     def inserts(self, namespace: str, documents: Sequence[RawBSONDocument]) -> list[DocumentWrites]:
         """Return inserts for new documents, together: one by one they cost 30 % more processor time."""
-        writes = [InsertOne(each) for each in documents]
+        writes: list[Write] = []
+        for each in documents:
+            writes += new(each, self._key(namespace))
         return [DocumentWrites(namespace, id_of(bytes(documents[0].raw)), writes, True)] if documents else []
 
     async def apply(self, folded: Sequence[Folded], position: Mapping[str, Any]) -> Timestamp | None:
@@ -69,10 +90,12 @@ class Writer:
         Returns:
             The time of the last transaction at the target.
         """
-        for namespace in {each.namespace for each in folded}:
-            changed = [each.id for each in folded if each.namespace == namespace]
-            self.pieces.touch(namespace, changed)
-            self.touched.note(namespace, changed)
+        changed: dict[str, list[Value]] = {}
+        for each in folded:
+            changed.setdefault(each.namespace, []).append(each.id)
+        for namespace, every in changed.items():
+            self.pieces.touch(namespace, every)
+            self.touched.note(namespace, every)
         self.touched_until = max(self.touched_until, position["applied"])
         again: dict[str, set[Value]] = {}
         documents: list[DocumentWrites] = []
@@ -116,6 +139,9 @@ class Writer:
             some = every[start : start + AT_ONCE]
             documents = await repeated(lambda some=some: self._read(namespace, some))  # type: ignore[misc]
             self.touched_until = max(self.touched_until, self.read_until)
+            # With a collation, the source may have a document with an equal ``_id`` instead. The deletion would match
+            # it at the target too. So deletions come first, and the document is written afterwards.
+            some = sorted({*some, *documents}, key=lambda key: key in documents)
             writes = [self._as_the_source(namespace, key, documents.get(key, ())) for key in some]
             _, failed = await self._write({}, writes)
             refused += failed
@@ -141,11 +167,10 @@ class Writer:
         return await self._store.write(SYNC, {"_id": self._store.id}, position, documents, bypasses=self.bypasses)
 
     async def _read(self, namespace: str, ids: Sequence[Value]) -> dict[Value, list[RawBSONDocument]]:
-        values = [rawbson.raw_document(id_bound(key))["_id"] for key in ids]
         collection = self._source.collection(namespace).with_options(read_concern=ReadConcern("majority"))
         found: dict[Value, list[RawBSONDocument]] = {}
         async with self._source.client.start_session(causal_consistency=True) as session:
-            for document in await collection.find({"_id": {"$in": values}}, session=session).to_list():
+            for document in await collection.find(ids_filter(ids), session=session).to_list():
                 found.setdefault(id_of(bytes(document.raw)), []).append(document)
                 self.counters["documents_read"] += 1
             self.note_read(session.operation_time)
@@ -162,15 +187,16 @@ class Writer:
 
     def _as_the_source(self, namespace: str, key: Value, documents: Sequence[RawBSONDocument]) -> DocumentWrites:
         shard_key = self._key(namespace)
-        own = {"_id": rawbson.raw_document(id_bound(key))["_id"]}
-        filters = [key_filter(each, shard_key) for each in documents]
+        own = id_bound(key)
         writes: list[Write] = []
         if shard_key is not None or not documents:
-            others = [{name: value for name, value in each.items() if name != "_id"} for each in filters]
-            others = [each for each in others if each]
-            if len(others) == len(filters):
-                writes.append(DeleteMany({**own, "$nor": others} if others else own))
-        writes += [ReplaceOne(found, each, upsert=True) for found, each in zip(filters, documents, strict=True)]
+            keys = [key_filter(bytes(each.raw), shard_key) for each in documents]
+            others = [rawbson.raw_document(rawbson.from_elements(each)) for each in keys if each]
+            if len(others) == len(documents):
+                nor = rawbson.encode_elements({"$nor": others}) if others else b""
+                writes.append(DeleteMany(rawbson.raw_document(rawbson.append(own, nor))))
+        for each in documents:
+            writes += puts(each, shard_key)
         return DocumentWrites(namespace, key, writes, may_commute(self.collections.get(namespace)))
 
     def _moves(self, folded: Folded, *, is_alone: bool) -> bool:
@@ -193,22 +219,24 @@ class Writer:
 
     def _writes(self, folded: Folded) -> list[Write]:
         same = self._has_same_key(folded.namespace)
-        selected: Mapping[str, Any] = rawbson.raw_document(folded.key if same else id_bound(folded.id))
+        own = folded.key if same else id_bound(folded.id)
+        selected: Mapping[str, Any] = rawbson.raw_document(own)
         writes: list[Write] = []
         for operation in folded.operations:
             match operation:
                 case Put(document):
-                    new = RawBSONDocument(document)
+                    whole = RawBSONDocument(document)
                     if same:
-                        writes.append(ReplaceOne(key_filter(new, self._key(folded.namespace)), new, upsert=True))
+                        writes += puts(whole, self._key(folded.namespace))
                     else:
                         # The source is not read for this. Reads would be later than all applied changes, so the target
                         # of a constantly written source would never equal a state of it.
-                        writes += self._as_the_source(folded.namespace, folded.id, [new]).writes
+                        writes += self._as_the_source(folded.namespace, folded.id, [whole]).writes
                 case Remove():
                     writes.append(DeleteOne(selected) if same else DeleteMany(selected))
                 case Patch(delta):
-                    guarded = {**selected, **{path: {"$exists": True} for path in parents(delta)}}
+                    guards = rawbson.encode_elements({path: {"$exists": True} for path in parents(delta)})
+                    guarded = rawbson.raw_document(rawbson.append(own, guards))
                     writes += [UpdateOne(guarded, update) for update in updates(delta)]
         return writes
 
@@ -219,8 +247,8 @@ class Writer:
             deltas: list[Delta] = [operation.delta for operation in each.operations if isinstance(operation, Patch)]
             missing = [{path: {"$exists": False}} for delta in deltas for path in parents(delta)]
             if missing:
-                selected = rawbson.raw_document(id_bound(each.id))
-                asked.setdefault(each.namespace, []).append({**selected, "$or": missing})
+                selected = rawbson.append(id_bound(each.id), rawbson.encode_elements({"$or": missing}))
+                asked.setdefault(each.namespace, []).append(rawbson.raw_document(selected))
         found: dict[str, set[Value]] = {}
         for namespace, conditions in asked.items():
             for start in range(0, len(conditions), AT_ONCE):
@@ -235,9 +263,78 @@ class Writer:
 def may_commute(known: Collection | None) -> bool:
     """Whether documents of a collection may be written in any order.
 
-    A unique index may need one document to free a value before another uses it.
+    With a unique index, one document may have to free a value before another can use it. With a collation, that
+    concerns the text in ``_id`` as well.
     """
-    return known is not None and not known.is_unique and not any(each.get("unique") for each in known.indexes)
+    if known is None or known.is_unique or "collation" in known.options:
+        return False
+    return not any(each.get("unique") for each in known.indexes)
+
+
+class Replacement(RawBSONDocument):
+    """A document that pymongo does not decode, although it reads the length of a replacement."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def new(document: RawBSONDocument, key: Mapping[str, Any] | None) -> list[Write]:
+    """Return the writes that insert a document; see `puts`."""
+    raw = bytes(document.raw)
+    # A server replaces empty timestamps of an inserted document by its time.
+    empty = [
+        name
+        for name, (kind, _, start, end) in (rawbson.spans(raw) if b"\x11" in raw and bytes(9) in raw else ())
+        if kind == rawbson.TIMESTAMP and not any(raw[start:end])
+    ]
+    writes: list[Write] = [InsertOne(document)]
+    if plain := [each for each in empty if not _is_no_path(each)]:
+        fields = b"".join(rawbson.element(each, rawbson.TIMESTAMP, EMPTY_TIMESTAMP) for each in plain)
+        writes.append(UpdateOne(_only(raw, key), {"$set": rawbson.raw_document(rawbson.from_elements(fields))}))
+    if others := [each for each in empty if _is_no_path(each)]:
+        writes.append(UpdateOne(_only(raw, key), [_emptied(each) for each in others]))
+    return writes
+
+
+def puts(document: RawBSONDocument, key: Mapping[str, Any] | None) -> list[Write]:
+    """Return the writes that insert a document, or replace the one with its ``_id`` and shard key.
+
+    Args:
+        key: the shard key of the target.
+    """
+    raw, inserts = bytes(document.raw), new(document, key)
+    has_operator = b"$" in raw and any(name.startswith(b"$") for name, _ in rawbson.spans(raw))
+    if has_operator or not _is_decodable(*value_at(raw, "_id")):
+        # Such a document can be inserted, but not written by a replacement. And pymongo does not accept the reply to an
+        # upsert that contains such an ``_id``.
+        return [DeleteMany(_only(raw, key)), *inserts]
+    return [ReplaceOne(_only(raw, key), Replacement(raw), upsert=True), *inserts[1:]]
+
+
+def _is_no_path(name: bytes) -> bool:
+    """Whether ``$set`` cannot name a field of the document."""
+    return not name or name.startswith(b"$") or b"." in name
+
+
+def _emptied(name: bytes) -> Mapping[str, Any]:
+    """Return the update stage that sets a field, whatever its name, to an empty timestamp."""
+    field = rawbson.raw_document(rawbson.wrap_value(rawbson.STRING, rawbson.string_value(name), name=b"$literal"))
+    return {"$replaceWith": {"$setField": {"field": field, "input": "$$ROOT", "value": {"$literal": Timestamp(0, 0)}}}}
+
+
+def _is_decodable(kind: int, value: bytes) -> bool:
+    if kind in (rawbson.OBJECT_ID, rawbson.STRING, rawbson.INT32, rawbson.INT64, rawbson.DOUBLE):
+        return True
+    try:
+        bson.decode(rawbson.wrap_value(kind, value))
+    except InvalidBSON:
+        return False
+    return True
+
+
+def _only(document: bytes, key: Mapping[str, Any] | None) -> RawBSONDocument:
+    """Return the query for exactly one document."""
+    return rawbson.raw_document(rawbson.from_elements(id_filter(document) + key_filter(document, key)))
 
 
 def _overlap(path: str, other: str) -> bool:

@@ -26,11 +26,21 @@ _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 
 def progress_now(process: SyncProcess) -> Progress:
     """The progress at this moment, from the API: standard output has it once a second."""
-    published = process.directory / "shardwright" / "sync" / f"{process.id}.json"
-    port = json.loads(published.read_text(encoding="utf-8"))["port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/progress") as answer:
+    with urllib.request.urlopen(f"{_api(process)}/progress") as answer:
         found: Progress = loads(answer.read())["progress"]
     return found
+
+
+def pause_now(process: SyncProcess) -> None:
+    """Pause at this moment, through the API: the command would take a second to start."""
+    with urllib.request.urlopen(urllib.request.Request(f"{_api(process)}/pause", b"{}", method="POST")) as answer:
+        assert answer.status == 200
+
+
+def _api(process: SyncProcess) -> str:
+    published = process.directory / "shardwright" / "sync" / f"{process.id}.json"
+    port = json.loads(published.read_text(encoding="utf-8"))["port"]
+    return f"http://127.0.0.1:{port}/api/v1"
 
 
 def read_at(client: Client, moment: Timestamp) -> dict[str, list[bytes]]:
@@ -67,7 +77,11 @@ def check_moment(ends: Ends, progress: Progress, *, reads_source: bool = True) -
     state = read_at(ends.target, moment["target"])
     check_invariants(state)
     if reads_source:
-        assert state == read_at(ends.source, moment["source"])
+        wanted = read_at(ends.source, moment["source"])
+        if ends.source.config["collections"].find_one({"_id": f"{DATABASE}.accounts"}) is not None:
+            # A snapshot has a transaction on several shards from the time of its commit, which is before its events.
+            del state["accounts"], wanted["accounts"]
+        assert state == wanted
 
 
 def random_moments(process: SyncProcess, seed: int, count: int = MOMENTS) -> Iterator[Progress]:

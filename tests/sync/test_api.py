@@ -9,7 +9,7 @@ from pymongo.errors import ServerSelectionTimeoutError
 
 from shardwright.sync.api import LOOPBACK, Api
 from shardwright.sync.comparing import NoMomentError
-from shardwright.sync.states import StateError
+from shardwright.sync.replication import StateError
 
 if TYPE_CHECKING:
     from shardwright.sync.session import Sync
@@ -38,6 +38,8 @@ class FailingSync:
         ("POST", "resume", b"{", 400, "Expecting property name"),
         ("POST", "resume", b"\xff", 400, "decode"),
         ("GET", "nothing", b"", 404, "no GET nothing"),
+        ("POST", "resume", b"[" * 100_000, 400, "recursion"),
+        ("POST", "commit HTTP/1.1\r\nOrigin: http://example.com\r\nX: ", b"", 403, "web pages"),
     ],
 )
 def test_errors_are_answered(method: str, name: str, body: bytes, status: int, text: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.migration.fault_cluster import NO_DELAY, FaultCluster, fault_cluster
 from tests.sampling import many
-from tests.sync.running import Client, Ends, SyncProcess
+from tests.sync.running import Ends, SyncProcess
 from tests.sync.surviving import DOCUMENTS, PHASES, survive
-from tests.sync.writers import ACCOUNTS, DATABASE, prepare, writing
+from tests.sync.writers import DATABASE, DISTRIBUTED, distribute, prepare, writing
 
 VICTIMS: Final = {
     "router": "router.0",
@@ -22,8 +22,6 @@ VICTIMS: Final = {
 }
 STOPPED: Final = "stopped"
 FAULTS: Final = [(STOPPED, "follow"), *(("killed", phase) for phase in PHASES)]
-SHARDED: Final = {"items": DOCUMENTS // 2, "accounts": ACCOUNTS // 2}
-"""The collections that are sharded by ``_id``, and where they are divided."""
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +39,6 @@ def ends_with(faulty: FaultCluster, plain: tuple[str, str], side: str, tmp_path:
     ends.empty()
     yield ends
     ends.close()
-
-
-def distribute(client: Client) -> None:
-    """Shard collections before there are documents, with a chunk on either shard."""
-    client.admin.command("enableSharding", DATABASE, primaryShard="shard0")
-    for name, middle in SHARDED.items():
-        namespace = f"{DATABASE}.{name}"
-        client.admin.command("shardCollection", namespace, key={"_id": 1})
-        client.admin.command("split", namespace, middle={"_id": middle})
-        client.admin.command("moveChunk", namespace, find={"_id": middle}, to="shard1")
 
 
 @pytest.mark.matrix(share=0.2)
@@ -71,10 +59,10 @@ def test_nothing_is_lost_whatever_part_of_a_cluster_fails(
             faulty.restart(name)
 
     if side == "source":
-        distribute(ends.source)
+        distribute(ends.source, DOCUMENTS)
         options = []
     else:
-        options = [word for each in SHARDED for word in ("--shard", f'{DATABASE}.{each}={{"_id": 1}}')]
+        options = [word for each in DISTRIBUTED for word in ("--shard", f'{DATABASE}.{each}={{"_id": 1}}')]
     prepare(ends.source, DOCUMENTS)
     with writing(ends.source, seed=8, survives=True, has_ddl=False) as workload:
         survive(ends, workload, phase, fail, *options)

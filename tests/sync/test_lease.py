@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pymongo import InsertOne
+from pymongo.errors import OperationFailure
 
 from shardwright.sync import store as stores
 from shardwright.sync.ends import End, repeated
@@ -75,6 +76,51 @@ def test_a_process_that_has_lost_its_lease_writes_nothing(
     ends.target[DATABASE].create_collection("items")
     asyncio.run(run())
     assert ends.target[DATABASE].items.distinct("_id") == [2]
+
+
+def test_a_process_that_has_lost_its_lease_plans_nothing(ends: Ends) -> None:
+    """Such a process neither removes nor adds ranges, and changes no collection."""
+
+    async def run() -> None:
+        async with opened(ends) as store, opened(ends) as other:
+            await store.acquire()
+            ends.target[OWN]["sync.leases"].update_one({}, {"$set": {"until": datetime.fromtimestamp(0, UTC)}})
+            await other.acquire()
+            await other.add_ranges([{"ns": NS, "number": 0}])
+            with pytest.raises(LeaseLostError):
+                await store.replace_ranges([{"ns": NS, "number": 1}])
+            await store.add_ranges([{"ns": NS, "number": 2}])
+            assert [each["number"] for each in await other.ranges()] == [0]
+            monkeypatch.setattr(store, "_valid_until", 0.0)
+            with pytest.raises(LeaseLostError):
+                await store.check_lease()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(run())
+
+
+def test_a_note_waits_for_a_locked_server(ends: Ends) -> None:
+    """A mongod refuses ``appendOplogNote`` at once if it cannot take its global lock."""
+
+    async def run() -> None:
+        source = End("source", ends.uris[0])
+        try:
+            with pytest.raises(OperationFailure, match="Global lock is not available"):
+                await source.command("admin", {"appendOplogNote": 1, "data": {}})
+            noting = asyncio.create_task(source.advance())
+            await asyncio.wait((noting,), timeout=0.5)
+            assert not noting.done()
+            ends.source.admin.command("fsyncUnlock")
+            await noting
+        finally:
+            await source.close()
+
+    ends.source.admin.command("fsync", lock=True)
+    try:
+        asyncio.run(run())
+    finally:
+        while ends.source.admin.command("currentOp").get("fsyncLock"):
+            ends.source.admin.command("fsyncUnlock")
 
 
 def test_a_cancellation_that_a_request_swallows_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

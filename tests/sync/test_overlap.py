@@ -12,12 +12,27 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.sync.batches import Batch, Limits, cut
+from shardwright.sync.batches import (
+    BUSY_SECONDS,
+    Batch,
+    Folded,
+    Limits,
+    Moments,
+    Patch,
+    Put,
+    Remove,
+    Reread,
+    cut,
+    folded,
+    parents,
+    updates,
+)
 from shardwright.sync.changes import Change, Delta, Mark, id_of, parse, token_time
-from shardwright.sync.folding import Folded, Patch, Put, Remove, Reread, folded, parents, updates
-from shardwright.sync.pieces import OpenPieces, Piece
+from shardwright.sync.ranges import OpenPieces, Piece
 from shardwright.wire import rawbson
 from tests.sampling import many
+from tests.sync.running import Ends
+from tests.sync.writers import DATABASE
 
 NS: Final = "db.a"
 Document = dict[str, Any]
@@ -239,12 +254,96 @@ def test_batches_have_everything_once_and_transactions_whole(
         assert len({change.time for change in batch.changes}) <= max(limit, 1)
 
 
+def part(transaction: int, seconds: int, number: int = 1) -> Change:
+    """A part of a transaction."""
+    name = transaction.to_bytes(1)
+    return Change("insert", Timestamp(seconds, number), b"", NS, key_of(1), b"", size=1, transaction=name)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=60))
+def test_a_certain_moment_is_between_no_two_parts_of_a_transaction(steps: list[tuple[int, int]]) -> None:
+    """Steps are transactions with the time since the previous step; parts of one are within the assumed time."""
+    moments, now, parts = Moments(2), 10, list[Change]()
+    for transaction, seconds in steps:
+        now += seconds
+        times = [each.time for each in parts if each.transaction == transaction.to_bytes(1)]
+        if times and now - times[0].time > 2:
+            continue
+        parts.append(part(transaction, now, len(parts) + 1))
+        moments.applied(parts[-1:])
+        moments.equalled(parts[-1].time, parts[-1].time)
+        moments.reached(parts[-1].time)
+        if moments.newest is not None:
+            assert moments.newest[0] <= parts[-1].time
+    moments.reached(Timestamp(now + 3, 1))
+    if moments.newest is None:
+        return
+    for each in parts:
+        times = [other.time for other in parts if other.transaction == each.transaction]
+        assert not min(times) <= moments.newest[0] < max(times)
+    assert not moments.is_open
+
+
+def test_moments_of_a_source_without_shards_are_certain_at_once() -> None:
+    moments = Moments(0)
+    for number in range(1, 4):
+        moments.applied([part(1, 10, number)])
+        moments.equalled(Timestamp(10, number), Timestamp(20, number))
+        moments.reached(Timestamp(10, number))
+        assert moments.newest == (Timestamp(10, number), Timestamp(20, number))
+
+
+def test_a_moment_stays_only_until_something_is_applied() -> None:
+    """Half of the changes at one time were applied, which the time of the batch does not show."""
+    moments = Moments()
+    moments.equalled(Timestamp(10, 1), Timestamp(20, 1))
+    moments.reached(Timestamp(10, 1))
+    moments.note_idle(Timestamp(10, 1), Timestamp(20, 5))
+    assert moments.newest == (Timestamp(10, 1), Timestamp(20, 5))
+    moments.applied([part(1, 10, 2)])
+    moments.note_idle(Timestamp(10, 1), Timestamp(20, 9))
+    assert moments.newest == (Timestamp(10, 1), Timestamp(20, 5))
+
+
+def test_a_source_that_is_always_between_two_parts_has_moments_after_some_time() -> None:
+    moments = Moments(1)
+    for seconds in range(10, 10 + 2 * BUSY_SECONDS):
+        moments.applied([part(seconds, seconds), part(seconds - 1, seconds)])
+        moments.equalled(Timestamp(seconds, 1), Timestamp(seconds, 1))
+        moments.reached(Timestamp(seconds, 1))
+        assert (moments.newest is None) is (seconds <= 10 + BUSY_SECONDS)
+
+
 def test_a_transaction_that_is_too_large_is_applied_in_parts() -> None:
     buffer = [Change("insert", Timestamp(1, 1), b"", NS, key_of(each), b"", size=10) for each in range(5)]
     assert cut(buffer, Limits(2, 20, 1000), closes_at_once=True) is None
     found = cut(buffer, Limits(2, 20, 40), closes_at_once=True)
     assert found is not None
     assert not found.is_whole
+
+
+FORMS: Final = [
+    *[1, 1.0, bson.Int64(1), bson.Decimal128("1"), bson.Decimal128("1.0"), bson.Decimal128("100E-2")],
+    *[0, -0.0, bson.Decimal128("-0"), bson.Decimal128("0E+6000")],
+    *[0.5, bson.Decimal128("0.5"), bson.Decimal128("0.1"), 0.1, bson.Decimal128("0.10")],
+    *[2**53 + 1, float(2**53), 2.0**63, bson.Decimal128("9223372036854775808"), bson.Int64(2**63 - 1)],
+    *[float("inf"), bson.Decimal128("Infinity"), float("-inf"), 1e300, bson.Decimal128("1E+300")],
+    *[float("nan"), bson.Decimal128("NaN"), bson.Decimal128("sNaN")],
+    *[bson.Decimal128("1E+6144"), bson.Decimal128("1E-6176")],
+    *["a", "b", {"a": 1}, {"a": 1.0}, {"a": 2}, {"b": [1, {"c": 0.0}]}, {"b": [1.0, {"c": 0}]}],
+]
+
+
+def test_values_have_the_same_form_if_a_unique_index_takes_them_for_equal(ends: Ends) -> None:
+    """Comparison with the equality of a mongod."""
+    forms = ends.source[DATABASE].forms
+    for one in FORMS:
+        forms.delete_many({})
+        forms.insert_one({"_id": one})
+        found = id_of(bson.encode({"_id": one}))
+        for other in FORMS:
+            is_equal = forms.count_documents({"_id": {"$eq": other}}) == 1
+            assert (id_of(bson.encode({"_id": other})) == found) is is_equal, (one, other)
 
 
 def test_an_event_of_a_mongod() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import bson
 import pytest
 
 from shardwright.sync.plan import (
@@ -10,11 +11,13 @@ from shardwright.sync.plan import (
     Collection,
     Deployment,
     create_command,
+    id_filter,
     index_at_target,
     key_filter,
     planned,
 )
 from shardwright.sync.replication import Filter, Replication
+from shardwright.wire import rawbson
 
 NS = "shop.orders"
 
@@ -101,6 +104,12 @@ def test_users_and_zones_that_are_not_carried_are_named() -> None:
     assert planned(replication(), source, target, merges=False, counts={}, carries_users=True).notes == ()
 
 
+def test_collections_in_databases_of_the_deployment_are_named() -> None:
+    source = deployment(left_out=["admin.a"])
+    found = planned(replication(), source, deployment(identity="two"), merges=False, counts={})
+    assert found.notes == ("admin.a is not replicated: its database belongs to the deployment",)
+
+
 def test_zones_need_shards() -> None:
     source = deployment(ZONED, is_sharded=True)
     for shards, refusals in (({"s1": ["south"]}, 1), ({"s1": ["south"], "s2": ["north"]}, 0)):
@@ -140,7 +149,8 @@ def test_commands() -> None:
     index = {"v": 2, "ns": NS, "key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 5}
     assert index_at_target(index, keeps_expiry=False)["expireAfterSeconds"] == TTL_NEVER
     assert index_at_target(index, keeps_expiry=True) == {"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 5}
-    assert key_filter({"_id": 1, "a": {"b": 2}}, {"a.b": 1, "c": 1}) == {
+    document = bson.encode({"_id": 1, "a": {"b": 2}})
+    assert bson.decode(rawbson.from_elements(id_filter(document) + key_filter(document, {"a.b": 1, "c": 1}))) == {
         "_id": 1,
         "a.b": {"$eq": 2},
         "c": {"$eq": None},

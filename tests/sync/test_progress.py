@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.sync.batches import BYTES_MAX, MEMORY_MAX, Limits
-from shardwright.sync.progress import WINDOW_SECONDS, Rates, lines, of_copy, of_verify_alone
+from shardwright.sync.replication import RATE_WINDOW_SECONDS, Rates, copy_progress, progress_lines, verify_lines
 
 
 def test_rates_are_of_the_last_seconds() -> None:
@@ -39,7 +39,7 @@ def test_a_rate_is_never_above_the_fastest_step(steps: list[tuple[float, int]]) 
         fastest = max(fastest, count / (seconds + 0.1))
         rates.note(now, {"n": total})
     assert 0 <= rates.rate("n") <= fastest * 1.001
-    assert now < WINDOW_SECONDS or rates.rate("n") <= total / WINDOW_SECONDS * 1.001
+    assert now < RATE_WINDOW_SECONDS or rates.rate("n") <= total / RATE_WINDOW_SECONDS * 1.001
 
 
 @given(st.integers(1, 16), st.integers(1, BYTES_MAX), st.integers(1, 10**9))
@@ -85,18 +85,18 @@ PROGRESS: dict[str, Any] = {
 
 
 def test_a_line_for_each_phase() -> None:
-    assert lines(PROGRESS) == [
+    assert progress_lines(PROGRESS) == [
         "RUNNING  collection copy",
         f"copy    {'█' * 16}{'░' * 16} 500 of 1,000 documents  50 documents/s  2.0 MB/s  1:05 left",
         "follow  1,234 events  7 events/s  lag 3 s",
         f"verify  {'█' * 32} 0 of 0 documents  0 rounds  2 differences",
     ]
-    assert lines({}) == ["IDLE"]
-    assert lines({**PROGRESS, "error": "source and target differ"})[0] == "RUNNING  source and target differ"
+    assert progress_lines({}) == ["IDLE"]
+    assert progress_lines({**PROGRESS, "error": "source and target differ"})[0] == "RUNNING  source and target differ"
     alone = {"comparedDocuments": 1, "estimatedDocuments": 2, "mismatches": 0, "collection": "a.b"}
-    assert of_verify_alone(alone) == [f"verify  {'█' * 16}{'░' * 16} 1 of 2 documents  0 differences  a.b"]
+    assert verify_lines(alone) == [f"verify  {'█' * 16}{'░' * 16} 1 of 2 documents  0 differences  a.b"]
 
 
 def test_more_than_was_estimated_is_copied() -> None:
     ranges = [{"bytes": 10, "documents": 2, "estimated_bytes": 5, "estimated_documents": 1}]
-    assert of_copy([*ranges, *ranges])["estimatedTotalBytes"] == 20
+    assert copy_progress([*ranges, *ranges])["estimatedTotalBytes"] == 20

@@ -6,11 +6,12 @@ import signal
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.sync.moments import check_moment, progress_now, random_moments
+from tests.sync.moments import check_moment, pause_now, progress_now, random_moments
 from tests.sync.running import Ends, SyncProcess, contents, run_sync
-from tests.sync.writers import DATABASE, prepare, writing
+from tests.sync.writers import DATABASE, distribute, prepare, writing
 
 OWN = "shardwright"
+DOCUMENTS = 2000
 
 
 def wait_equal(ends: Ends, process: SyncProcess) -> None:
@@ -23,7 +24,9 @@ def wait_equal(ends: Ends, process: SyncProcess) -> None:
 def test_copy_and_follow_under_a_workload(every_ends: Ends) -> None:
     """At random moments the target equals a state of the source, and at the end they are equal."""
     ends = every_ends
-    prepare(ends.source)
+    if ends.source.admin.command("hello").get("msg") == "isdbgrid":
+        distribute(ends.source, DOCUMENTS)
+    prepare(ends.source, DOCUMENTS)
     with writing(ends.source, seed=1) as workload, ends.syncing() as process:
         process.wait_followed(ends.source)
         for progress in random_moments(process, seed=1):
@@ -53,13 +56,13 @@ def test_kill_during_the_copy_and_while_following(ends: Ends) -> None:
 
 def test_a_document_that_the_target_has_already_costs_no_other_of_its_piece(ends: Ends) -> None:
     """As if a change that was applied ahead of the copy had inserted it."""
-    documents, last = 6000, 5998
+    documents, last = 30_000, 29_998
     prepare(ends.source, documents)
     with ends.syncing("--workers", "1", "--batch-documents", "50") as process:
         process.wait_until(lambda: bool(process.lines))
         while not progress_now(process).get("collectionCopy", {}).get("copiedDocuments"):
             assert process.process.poll() is None, process.errors
-        assert run_sync(ends.directory, "pause", process.id).status == 0
+        pause_now(process)
         ends.target[DATABASE].items.insert_one({"_id": last, "n": -1})
         assert run_sync(ends.directory, "resume", process.id).status == 0
         process.wait_for(lambda progress: progress["canCommit"])

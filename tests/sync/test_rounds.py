@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.sync.changes import id_of
-from shardwright.sync.plan import Collection
+from shardwright.sync.plan import Collection, shape_problems
 from shardwright.sync.ranges import Differences
 from shardwright.sync.rounds import KEPT_MAX, TOUCHED_MAX, Compared, Round, Touched
-from shardwright.sync.shapes import problems
 
 NS = "shop.orders"
 
@@ -99,13 +98,13 @@ ZONE = {"min": {"a": 1}, "max": {"a": 2}, "tag": "z"}
     ],
 )
 def test_what_differs_is_said(ours: Collection | None, theirs: Collection | None, found: str) -> None:
-    [problem] = problems(ours, ours, theirs)
+    [problem] = shape_problems(ours, ours, theirs)
     assert found in problem
 
 
 def test_what_means_the_same_does_not_differ() -> None:
     ours = Collection(NS, options={"validator": {}, "validationLevel": "strict", "uuid": 1}, key={"a": 1})
     theirs = Collection(NS, indexes=[A], key={"a": 1})
-    assert problems(ours, ours, theirs) == []
-    assert problems(None, None, None) == []
-    assert problems(Collection(NS), Collection(NS), Collection(NS, indexes=[A]), has_more=True) == []
+    assert shape_problems(ours, ours, theirs) == []
+    assert shape_problems(None, None, None) == []
+    assert shape_problems(Collection(NS), Collection(NS), Collection(NS, indexes=[A]), has_more=True) == []

@@ -7,12 +7,12 @@ import bson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymongo.errors import OperationFailure
 
-from shardwright.sync.backoff import pauses
 from shardwright.sync.changes import id_of
+from shardwright.sync.ends import is_transient, pauses
 from shardwright.sync.ranges import bounds_from, count_for, differences, digest, find_command, hashes, piece_limit
-from shardwright.sync.replication import Filter, Replication
-from shardwright.sync.states import State, StateError, Step, after
+from shardwright.sync.replication import Filter, Replication, State, StateError, Step, state_after
 
 
 def test_an_id_does_not_depend_on_credentials_or_the_order_of_hosts() -> None:
@@ -44,13 +44,19 @@ def test_a_filter(include: tuple[str, ...], exclude: tuple[str, ...], namespace:
 def test_states_change_as_in_mongosync() -> None:
     state = State.IDLE
     for step in (Step.START, Step.PAUSE, Step.RESUME, Step.COMMIT, Step.COMMITTED):
-        state = after(state, step)
+        state = state_after(state, step)
     assert state == State.COMMITTED
     for step in (Step.REVERSE, Step.REVERSED):
-        state = after(state, step)
+        state = state_after(state, step)
     assert state == State.RUNNING
     with pytest.raises(StateError, match="cannot pause a replication that is IDLE"):
-        after(State.IDLE, Step.PAUSE)
+        state_after(State.IDLE, Step.PAUSE)
+
+
+@pytest.mark.parametrize("code", [24, 46, 107, 117, 12587])
+def test_requests_repeat_while_another_operation_holds_a_lock(code: int) -> None:
+    assert is_transient(OperationFailure("locked", code))
+    assert not is_transient(OperationFailure("refused", 11000))
 
 
 def test_ten_attempts_with_doubling_pauses() -> None:
@@ -116,7 +122,7 @@ def test_the_order_of_fields_and_types_of_numbers_count() -> None:
 
 def test_a_piece_is_read_whatever_the_types_of_its_bounds() -> None:
     command = find_command("a", encoded(5), encoded("x"), 100, {"level": "majority"})
-    assert command["filter"] == {
+    assert bson.decode(bson.encode(command["filter"])) == {
         "$expr": {"$and": [{"$gt": ["$_id", {"$literal": 5}]}, {"$lte": ["$_id", {"$literal": "x"}]}]}
     }
     assert find_command("a", None, None, 100, {})["filter"] == {}

@@ -24,6 +24,8 @@ USER_WRITES_BLOCKED: Final = 371
 COUNTED: Final = ("begun", "ended")
 """The collections in which writers count, in their order."""
 COUNTERS: Final = 2
+DISTRIBUTED: Final = ("items", "accounts")
+"""The collections that `distribute` shards, so that transactions are on two shards."""
 
 _PASSING: Final = frozenset({6, 7, 89, 91, 133, 134, 189, 216, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """Errors of a server or shard that is away for a moment, and of a database that moves."""
@@ -42,6 +44,21 @@ def prepare(client: Client, documents: int = 2000) -> None:
     database.words.insert_many([{"_id": each} for each in "abc"])
     for name in COUNTED:
         database[name].insert_many([{"_id": each, "n": 0} for each in range(COUNTERS)])
+
+
+def distribute(client: Client, documents: int) -> None:
+    """Shard collections of a cluster by ``_id`` before there are documents, with a chunk on either shard.
+
+    Args:
+        documents: as for `prepare`.
+    """
+    first, second = client.config.shards.distinct("_id")[:2]
+    client.admin.command("enableSharding", DATABASE, primaryShard=first)
+    for name in DISTRIBUTED:
+        namespace, middle = f"{DATABASE}.{name}", {"_id": (ACCOUNTS if name == "accounts" else documents) // 2}
+        client.admin.command("shardCollection", namespace, key={"_id": 1})
+        client.admin.command("split", namespace, middle=middle)
+        client.admin.command("moveChunk", namespace, find=middle, to=second)
 
 
 def passes(error: PyMongoError) -> bool:

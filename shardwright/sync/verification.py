@@ -1,35 +1,189 @@
-"""Verification that runs as long as a replication follows its source.
+"""Verification: rounds of comparisons, by ``sync verify`` or for as long as a replication follows its source.
 
-Rounds compare all documents, slowly once the first is complete. Documents written in the meantime are compared again
-between two pieces. So every document is compared after its last change, and a commit has to compare only the documents
-of the last seconds. Position and findings are stored at the target, so another process continues the round.
+Comparisons raise `comparing.NoMomentError` if there is no moment at which both ends can be read.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 from bson import decode
+from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
-from shardwright.sync.comparing import Moment, Moments, NoMomentError, ids_compared, rechecked
+from shardwright.sync.comparing import Moment, Moments, NoMomentError, ids_compared, piece_compared, rechecked
 from shardwright.sync.ddl import Catalog
 from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
 from shardwright.sync.following import Follower
-from shardwright.sync.rounds import Report, Round, Touched
-from shardwright.sync.store import VERIFICATION, Store
-from shardwright.sync.verifying import advance, lasting_problems
+from shardwright.sync.plan import Collection, Deployment, at_target, shape_problems
+from shardwright.sync.replication import Replication, place
+from shardwright.sync.rounds import Compared, Report, Round, Touched
+from shardwright.sync.store import LEASES, VERIFICATION, Store
 from shardwright.sync.writing import Writer
 from shardwright.wire.logger import get_logger
 
+_log = get_logger("sync.verification")
+
+SHAPE_RECHECKS: Final = 3
+SHAPE_PAUSE_SECONDS: Final = 3.0
+
+Shape = Callable[[str], Awaitable[list[str]]]
+"""Returns the differences of a collection outside its documents."""
+
+Passed = Mapping[str, Compared]
+"""The findings for a collection once it is completely compared; empty before that."""
+
 TICK_SECONDS: Final = 1.0
 ROUND_PAUSE_SECONDS: Final = 10.0
+SAVE_SECONDS: Final = 1.0
+"""Minimum time between two saved positions, which have the findings of all collections."""
+SAVE_REST: Final = 19
+"""The same as a multiple of the duration of a save, if that is longer."""
 REST: Final = 9
 """Length of the rest after a piece, as a multiple of its duration, once a round is complete."""
 
-_log = get_logger("sync.verifier")
+
+async def _advance(
+    current: Round, ends: tuple[End, End], present: Mapping[str, Collection], shape: Shape, moments: Moments
+) -> Passed | None:
+    """Compare the next piece of a round. Return its findings, or None if the round is complete.
+
+    Args:
+        present: all collections by namespace; views have no documents.
+    """
+    namespace = current.next(present)
+    if namespace is None:
+        return None
+    found = current.report.collections[namespace]
+    if present[namespace].kind != "view":
+        piece = await piece_compared(*ends, namespace, current.position, moments)
+        found.documents += piece.documents
+        found.target_documents += piece.target_documents
+        found.note(piece.checked, piece.found)
+        current.position = piece.last
+        if piece.last is not None:
+            return {}
+    found.problems = await shape(namespace)
+    current.passed()
+    return {namespace: found}
+
+
+async def _lasting_problems(namespace: str, shape: Shape) -> list[str]:
+    """Return the differences of a collection that persist for some time, in which DDL may be applied."""
+    found = await shape(namespace)
+    for _ in range(SHAPE_RECHECKS):
+        if not found:
+            break
+        await asyncio.sleep(SHAPE_PAUSE_SECONDS)
+        found = await shape(namespace)
+    return found
+
+
+class StandaloneVerification:
+    """One round between two deployments, which need not belong to a replication."""
+
+    def __init__(self, replication: Replication, source: End, target: End, place_file: Path | None) -> None:
+        """Prepare the round.
+
+        Args:
+            place_file: stores the position for the case of an interruption; None to store nothing.
+        """
+        self.round = Round()
+        self._replication, self._ends, self._file = replication, (source, target), place_file
+        self._estimated = 0
+        self._is_followed = False
+
+    async def run(self) -> Report:
+        """Compare everything."""
+        if self._file is not None and self._file.exists():
+            self.round = Round.restored(loads(self._file.read_text(encoding="utf-8")))
+        source, target = self._ends
+        chosen = self._replication.filter
+        ours = await repeated(lambda: source.deployment(chosen))
+        theirs = await repeated(lambda: target.deployment(chosen))
+        present = self._compared(ours, theirs)
+        names = [namespace for namespace, each in present.items() if each.kind == "collection"]
+        self._estimated = await repeated(lambda: source.estimated_documents(names))
+        await self._moment()
+        shape = self._shape(ours, theirs)
+        saved = monotonic()
+        while await _advance(self.round, self._ends, present, shape, self._moment) is not None:
+            if self._file is not None and monotonic() - saved > SAVE_SECONDS:
+                self._save(self._file)
+                saved = monotonic()
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+        return self.round.report
+
+    def progress(self) -> dict[str, Any]:
+        """Return the progress, for users."""
+        compared = sum(each.documents for each in self.round.report.collections.values())
+        return {
+            "phase": "verification",
+            "collection": self.round.current,
+            "comparedDocuments": compared,
+            "estimatedDocuments": max(self._estimated, compared),
+            "mismatches": self.round.report.mismatches,
+        }
+
+    def _compared(self, *deployments: Deployment) -> dict[str, Collection]:
+        found: dict[str, Collection] = {}
+        for each in [each for deployment in deployments for each in deployment.collections.values()]:
+            if each.kind == "timeseries":
+                self.round.report.not_compared[each.namespace] = "its documents are in buckets, which have no order"
+            elif each.namespace.partition(".")[2].startswith("system."):
+                self.round.report.not_compared[each.namespace] = "it is a system collection"
+            else:
+                found.setdefault(each.namespace, each)
+        return found
+
+    def _save(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_text(dumps(self.round.stored(), json_options=CANONICAL_JSON_OPTIONS), encoding="utf-8")
+        new.replace(file)
+
+    def _shape(self, ours: Deployment, theirs: Deployment) -> Shape:
+        async def shape_now(namespace: str) -> list[str]:
+            found = []
+            for end, deployment in zip(self._ends, (ours, theirs), strict=True):
+                database, _, name = namespace.partition(".")
+                each = await repeated(
+                    lambda end=end, sharded=deployment.is_sharded, database=database, name=name: end.collections(  # type: ignore[misc]
+                        database, is_sharded=sharded, named=name
+                    )
+                )
+                found.append(each[0] if each else None)
+            wanted = None if found[0] is None else at_target(found[0], self._replication, theirs)
+            return shape_problems(found[0], wanted, found[1])
+
+        async def shape(namespace: str) -> list[str]:
+            return await (_lasting_problems(namespace, shape_now) if self._is_followed else shape_now(namespace))
+
+        return shape
+
+    async def _moment(self) -> Moment:
+        """Return the last moment that a running replication has published, or now."""
+        source, target = self._ends
+        direction = [place(self._replication.source), place(self._replication.target)]
+        running = {"until": {"$gt": datetime.now(UTC)}, "progress.lastConsistentTime": {"$ne": None}}
+        async for each in target.own(LEASES).find(running):
+            progress = each["progress"]
+            mapped = progress.get("directionMapping", {})
+            if [mapped.get("Source"), mapped.get("Destination")] == direction:
+                self._is_followed = True
+                last: Mapping[str, Timestamp] = progress["lastConsistentTime"]
+                return last["source"], last["target"]
+        return await repeated(source.now), await repeated(target.now)
+
+
+def ids_of(report: Report) -> Sequence[tuple[str, Sequence[Any]]]:
+    """Return the documents of a report that differ, by namespace."""
+    return [(namespace, sorted(each.ids)) for namespace, each in report.collections.items() if each.ids]
 
 
 class Verifier:
@@ -53,6 +207,7 @@ class Verifier:
         self._wakes = asyncio.Event()
         self._completed = asyncio.Condition()
         self._hurries = 0
+        self._saves_at = 0.0
         self._token: bytes | None = None
 
     async def run(self) -> None:
@@ -66,10 +221,11 @@ class Verifier:
                 async with self._lock:
                     await self._compare_touched(self.moment)
                     if self._hurries or began >= rests_until:
-                        is_complete = not await advance(
-                            self.round, self._ends, self._catalog.kinds(), self._problems, self.moment
+                        passed = await _advance(
+                            self.round, self._ends, self._catalog.present, self._problems, self.moment
                         )
-                        await self._passed(is_complete=is_complete)
+                        is_complete = passed is None
+                        await self._note(passed)
                         took = monotonic() - began
                         rests_until = monotonic() + (took * REST if self.is_covered else 0)
                         if is_complete:
@@ -127,7 +283,7 @@ class Verifier:
 
     def progress(self, lag_seconds: int) -> dict[str, Any]:
         """Return the progress, with mongosync's names."""
-        compared, kinds = self.round.report.collections, self._catalog.kinds()
+        compared, present = self.round.report.collections, self._catalog.present
         is_over = self.is_covered and not compared
         shown = self.report.collections if is_over else compared
         estimated = {namespace: each.documents for namespace, each in self.report.collections.items()}
@@ -137,8 +293,8 @@ class Verifier:
             return {
                 "estimatedDocumentCount": max(hashed, sum(estimated.values())),
                 "hashedDocumentCount": hashed,
-                "scannedCollectionCount": len(kinds) if is_over else len(self.round.done),
-                "totalCollectionCount": len(kinds),
+                "scannedCollectionCount": len(present) if is_over else len(self.round.done),
+                "totalCollectionCount": len(present),
                 "lagTimeSeconds": lag,
             }
 
@@ -152,7 +308,7 @@ class Verifier:
         }
 
     async def _problems(self, namespace: str) -> list[str]:
-        return await lasting_problems(namespace, self._catalog.problems)
+        return await _lasting_problems(namespace, self._catalog.problems)
 
     async def _rest(self, seconds: float) -> None:
         if seconds <= 0:
@@ -164,21 +320,21 @@ class Verifier:
         except TimeoutError:
             return
 
-    async def _passed(self, *, is_complete: bool) -> None:
-        """Account for a compared piece."""
-        for namespace in self.round.done:
-            if namespace in self.round.report.collections:
-                self.report.collections[namespace] = self.round.report.collections[namespace]
+    async def _note(self, passed: Passed | None) -> None:
+        """Account for a compared piece, or for the end of the round."""
+        is_complete = passed is None
+        self.report.collections.update(passed or {})
         if is_complete:
-            kinds = self._catalog.kinds()
-            self.report.collections = {name: each for name, each in self.report.collections.items() if name in kinds}
+            present = self._catalog.present
+            self.report.collections = {name: each for name, each in self.report.collections.items() if name in present}
             self.rounds += 1
             self.is_covered = not self._writer.touched.is_full
             self._writer.touched.is_full = False
             self.round = Round()
             if not self.report.is_equal:
                 _log.warning("Source and target differ", mismatches=self.report.mismatches)
-        await self._save()
+        if is_complete or monotonic() >= self._saves_at:
+            await self._save()
         if is_complete:
             async with self._completed:
                 self._completed.notify_all()
@@ -193,7 +349,7 @@ class Verifier:
             # An earlier state of the target would not have these writes.
             await self._follower.wait_consistent(until)
         for namespace, ids in written.items():
-            if not ids or namespace not in self._catalog.kinds():
+            if not ids or namespace not in self._catalog.present:
                 continue
             try:
                 found = await ids_compared(*self._ends, namespace, ids, moments)
@@ -208,6 +364,7 @@ class Verifier:
         self._token = token or self._token
 
     async def _save(self) -> None:
+        began = monotonic()
         fields = {
             "round": self.round.stored(),
             "report": Round(self.report).stored(),
@@ -216,6 +373,8 @@ class Verifier:
             "token": self._token,
         }
         await self._store.fenced(VERIFICATION, {"_id": self._store.id}, fields)
+        took = monotonic() - began
+        self._saves_at = monotonic() + max(SAVE_SECONDS, took * SAVE_REST)
 
     async def _restore(self) -> None:
         stored = await repeated(self._store.verification)
