@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.deploy.mongod import find_mongod
-from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
-from shardwright.mongosh_compat.jstests.report import outcome_text
+from shardwright.deploy.processes import signals_interrupt
+from shardwright.mongosh_compat.jstests.command import outcome_text
 from shardwright.mongosh_compat.jstests.run import COMPATIBLE_VERSIONS, RunOptions, run_suites
-from shardwright.mongosh_compat.jstests.suite import Suite, find_suites
+from shardwright.mongosh_compat.jstests.suite import Outcome, Result, Suite, find_suites
 from shardwright.mongosh_compat.runner import find_mongosh
 from tests.jstests_upstream.expected import Verdict, read_expected
 from tests.jstests_upstream.results import FileResult, append, changes, read_report
@@ -50,7 +50,8 @@ def main() -> int:
     wanted = RunOptions(
         *(_LAUNCHER, find_mongosh(), find_mongod(), options.jobs, options.timeout, options.seed), compat=options.compat
     )
-    run_suites(_until(options.minutes, waiting), wanted, report)
+    with signals_interrupt():  # the clusters end with the run
+        run_suites(_until(options.minutes, waiting), wanted, report)
     found = read_report(options.report)
     verdict = Verdict({suite.name: found[suite.name] for suite in chosen if suite.name in found}, read_expected())
     print(verdict.text())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from shardwright.mongosh_compat.jstests.outcome import Result
+from shardwright.mongosh_compat.jstests.suite import Result
 from tests.jstests_upstream.results import Report
 
 EXPECTED: Final = Path(__file__).parent / "expected.md"

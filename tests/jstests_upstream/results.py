@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
+from shardwright.mongosh_compat.jstests.suite import Outcome, Result
 
 
 @dataclass(frozen=True)

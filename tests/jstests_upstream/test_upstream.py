@@ -8,10 +8,14 @@ from typing import Final
 
 import pytest
 
-from shardwright.mongosh_compat.jstests.outcome import Result
+from shardwright.deploy.processes import ProcessIdentity
+from shardwright.mongosh_compat.jstests.suite import Result
+from tests.integration.waiting import eventually
 from tests.jstests_upstream.expected import Verdict, read_expected
 from tests.jstests_upstream.results import FileResult, append, changes, read_report
 from tests.source_distributions import ROOT
+
+SECONDS_MAX: Final = 120.0
 
 PASSED: Final = FileResult("sharding/a.js", Result.PASS)
 FAILED: Final = FileResult("sharding/b.js", Result.FAIL, "[1] and [2] are not equal\nmore", 7)
@@ -93,6 +97,19 @@ def test_a_run_is_continued_and_judged(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.endswith("compared with the earlier report:\nfail -> pass: sharding/passes.js\n")
+
+
+def test_a_run_that_is_terminated_leaves_nothing_running(tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    suite = tmp_path / "jstests" / "sharding" / "endless.js"
+    suite.parent.mkdir(parents=True)
+    suite.write_text(f"writeFile('{marker}', `${{MongoRunner.runMongod().pid}} `);\nsleep(600000);\n")
+    command = [sys.executable, "-m", "tests.jstests_upstream", str(tmp_path), "--suites", "sharding"]
+    with subprocess.Popen([*command, "--report", str(tmp_path / "report.jsonl")], cwd=ROOT) as running:
+        eventually(lambda: marker.exists() or running.poll() is not None, within=SECONDS_MAX)
+        running.terminate()
+        running.wait(SECONDS_MAX)
+    assert ProcessIdentity.of(int(marker.read_text())) is None
 
 
 def _run(checkout: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -72,6 +72,19 @@ def test_endings_and_reports(tmp_path: Path) -> None:
     assert cases["tagged"].find("skipped") is not None
 
 
+@pytest.mark.exhaustive
+def test_a_shared_cluster_has_an_empty_database(tmp_path: Path) -> None:
+    for name in ("first.js", "second.js"):
+        (tmp_path / name).write_text(
+            "assert.eq(['test'], db.getSiblingDB('config').databases.distinct('_id'));\n"
+            "assert.eq([], db.getCollectionNames());\n"
+            "assert.commandWorked(db.getSiblingDB('other').c.insert({ _id: 1 }));\n"
+            "assert.commandWorked(db.c.insert({ _id: 1 }));\n"
+        )
+    ended = shardwright("jstest", str(tmp_path), timeout=START_SECONDS_MAX)
+    assert ended.returncode == 0, ended.stdout
+
+
 def test_a_suite_without_end_fails(tmp_path: Path) -> None:
     suite = tmp_path / "endless.js"
     suite.write_text(NO_CLUSTER + "while (true) sleep(1000);")

@@ -7,10 +7,9 @@ from typing import Final
 import pytest
 
 from shardwright.deploy.mongod import find_mongod
-from shardwright.mongosh_compat.jstests.outcome import Outcome, Result
-from shardwright.mongosh_compat.jstests.report import outcome_text
+from shardwright.mongosh_compat.jstests.command import outcome_text
 from shardwright.mongosh_compat.jstests.run import RunOptions, run_suites
-from shardwright.mongosh_compat.jstests.suite import find_suites
+from shardwright.mongosh_compat.jstests.suite import Outcome, Result, find_suites
 from shardwright.mongosh_compat.runner import find_mongosh
 from tests.local_cluster import RunningCluster
 
@@ -36,9 +35,15 @@ assert.eq(1, chunks.distinct("shard", { ns: name }).length);
 assert.eq(null, chunks.findOne({ ns: "compat_of_chunks.missing" }));
 assert.eq(2, chunks.find({ ns: name }).explain("executionStats").executionStats.nReturned);
 assert.eq(0, chunks.update({ ns: "compat_of_chunks.missing" }, { $set: { jumbo: true } }).nMatched);
+const stream = db.getSiblingDB("compat_of_chunks").c.watch();
+assert.commandWorked(db.getSiblingDB("compat_of_chunks").c.insert({ _id: 1, wallTime: 1 }));
+assert.soon(() => stream.hasNext());
+const event = stream.next();
+assert.eq(["insert", 1, false], [event.operationType, event.fullDocument.wallTime, "wallTime" in event]);
 db.getSiblingDB("compat_of_chunks").dropDatabase();
+assert.eq(["commands", true], [db.getMongo().writeMode(), db.getMongo().useReadCommands()]);
 """
-"""As suites of 4.4 query the catalog."""
+"""A suite that queries the catalog, requests the opcodes in use, and expects events as suites of 4.4 do."""
 
 
 def run(path: Path, uri: str | None = None, compat: str | None = None) -> Outcome:

@@ -1,8 +1,9 @@
-"""A suite: a file, the tags in its first comment, and its requirements."""
+"""A suite: a file, the tags in its first comment, its requirements, and the outcome of running it."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -81,3 +82,29 @@ def _files(path: Path) -> list[Path]:
 
 def _without_comments(text: str) -> str:
     return re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+class Result(Enum):
+    """Result of a suite; it is skipped if it needs something that is not available."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one suite, with the message of the failed assertion or the reason for skipping it."""
+
+    suite: Suite
+    result: Result
+    message: str = ""
+    line: int | None = None
+    stack: str = ""
+    output: str = ""
+    seconds: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """The file, with the line that failed."""
+        return self.suite.name if self.line is None else f"{self.suite.name}:{self.line}"

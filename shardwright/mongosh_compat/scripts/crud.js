@@ -25,7 +25,7 @@ assert.eq(orders.find().batchSize(7).toArray().length, 1000, "a cursor of many b
 assert.eq(orders.distinct("total", { customer: { $lt: 4 } }), [0, 7, 14, 21], "distinct");
 assert.eq(test.runCommand({ count: "orders", query: { total: { $lt: 10 } } }).n, 100, "count");
 
-// Writes: to one shard, to all, upserts, and what they report.
+// Writes: to one shard, to all, upserts, and their results.
 assert.eq(orders.updateOne({ customer: 3 }, { $set: { seen: true } }).modifiedCount, 1, "updateOne");
 assert.eq(orders.updateMany({ total: 7 }, { $inc: { total: 1000 } }).modifiedCount, 10, "updateMany on both shards");
 assert.eq(orders.replaceOne({ customer: 900 }, { customer: 900, replaced: true }).modifiedCount, 1, "replaceOne");

@@ -4,7 +4,7 @@ test.dropDatabase();
 test.dropAllUsers();
 test.dropAllRoles();
 
-// Commands, and what is known of the server
+// Commands, and information about the server
 assert.eq(test.getName(), "mongosh_helpers_db", "getName");
 assert.eq(test.runCommand({ ping: 1 }).ok, 1, "runCommand");
 assert.eq(test.adminCommand({ ping: 1 }).ok, 1, "adminCommand");
@@ -80,7 +80,7 @@ test.createRole({ role: "writer", privileges: [], roles: [] });
 assert.eq(test.dropAllUsers().n, 1, "dropAllUsers");
 assert.eq(test.dropAllRoles().n, 1, "dropAllRoles");
 
-// What a mongos refuses too
+// Commands that a mongos refuses as well
 const refused = (action) => {
   try {
     action();

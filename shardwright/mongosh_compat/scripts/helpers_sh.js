@@ -84,7 +84,7 @@ assert.eq(test.events.countDocuments(), 40, "documents after reshardCollection")
 assert.failsWith(() => sh.abortReshardCollection(namespace), 339);
 assert.failsWith(() => sh.commitReshardCollection(namespace), 339);
 
-// What is shown
+// Output
 assert.eq(sh.isConfigShardEnabled().enabled, false, "isConfigShardEnabled");
 const status = sh.status().value;
 assert.eq(status.shards.map((shard) => shard._id).sort(), shards, "status: shards");

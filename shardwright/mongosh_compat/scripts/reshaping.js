@@ -1,4 +1,4 @@
-// Changes of shape, with the helpers and commands that an operator types, and what sh.status() shows after them.
+// DDL operations by the helpers and commands that an operator types, and the output of sh.status() afterwards.
 const test = db.getSiblingDB("mongosh_reshaping");
 const config = db.getSiblingDB("config");
 const name = (collection) => `${test.getName()}.${collection}`;
@@ -16,7 +16,7 @@ test.notes.insertMany([{ _id: 1 }, { _id: 2 }]);
 const entry = (collection) => config.collections.findOne({ _id: name(collection) });
 const owners = (collection) => config.chunks.distinct("shard", { uuid: entry(collection).uuid }).sort();
 
-// Another primary shard for what is not sharded
+// Another primary shard for unsharded collections
 assert.eq(db.adminCommand({ movePrimary: test.getName(), to: second }).ok, 1, "movePrimary");
 assert.eq(config.databases.findOne({ _id: test.getName() }).primary, second, "the primary shard");
 assert.eq(test.notes.countDocuments(), 2, "documents have moved");
@@ -29,7 +29,7 @@ assert.eq(db.adminCommand({ refineCollectionShardKey: name("orders"), key: refin
 assert.eq(entry("orders").key, refined, "the refined key");
 assert.failsWith(() => db.adminCommand({ refineCollectionShardKey: name("orders"), key: { item: 1 } }), 72);
 
-// Another name, for a sharded and an unsharded collection, and in place of others
+// Renames of a sharded and an unsharded collection, also over existing ones
 assert.eq(orders.renameCollection("sales").ok, 1, "renameCollection of a sharded collection");
 assert.eq(test.sales.countDocuments(), 100, "documents under the new name");
 assert.eq([entry("orders"), owners("sales")], [null, [first, second]], "the catalog after the rename");
@@ -45,7 +45,7 @@ assert.eq(entry("sales").key, { item: "hashed" }, "the new key");
 assert.eq(test.sales.distinct("customer").length, 100, "nothing is lost");
 assert.failsWith(() => sh.abortReshardCollection(name("sales")), 339);
 
-// The whole cluster, as shown and switched
+// Status and settings of the whole cluster
 const mode = sh.getBalancerState();
 sh.stopBalancer(10000);
 assert.eq(sh.getBalancerState(), false, "getBalancerState");

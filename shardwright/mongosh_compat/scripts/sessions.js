@@ -1,4 +1,4 @@
-// Sessions: their commands, causal consistency, snapshots, and what ends with a session.
+// Sessions: their commands, causal consistency, snapshots, and the effects of ending a session.
 const name = "mongosh_sessions";
 const namespace = `${name}.events`;
 const mongo = db.getMongo();
@@ -26,7 +26,7 @@ for (const command of ["endSessions", "refreshSessions", "killSessions"]) {
 }
 assert.failsWith(() => test.runCommand({ killAllSessions: [{ user: "nobody", db: "nowhere" }] }), 11);
 
-// What a session reads
+// Reads of a session
 const events = (session) => session.getDatabase(name).events;
 const begun = (session, options) => {
   session.startTransaction(options);
@@ -55,13 +55,13 @@ for (const [command, argument] of Object.entries(killers)) {
   for (const each of [session, reading]) each.endSession();
 }
 
-// A session that ends aborts its transaction, and is over.
+// Ending a session aborts its transaction.
 const ended = begun(mongo.startSession());
 ended.endSession();
 assert(ended.hasEnded(), "hasEnded");
 assert.eq(counted(), 0, "after the end of the session");
 
-// Causal consistency: what one session has written, another one reads after advancing to its times.
+// Causal consistency: a session that has advanced to the times of another one reads its writes.
 const writing = mongo.startSession({ causalConsistency: true });
 events(writing).updateOne({ place: 99 }, { $inc: { n: 1 } });
 assert(writing.getOptions().causalConsistency, "the option");
@@ -73,7 +73,7 @@ assert.eq(events(reading).findOne({ place: 99 }).n, 1, "a causally consistent re
 assert.eq(events(reading).countDocuments({ n: 1 }), 1, "one that is merged");
 assert.eq(events(reading).find().sort({ place: 1 }).itcount(), 100, "and a sorted one");
 
-// withTransaction commits what the function has done, and aborts if it throws.
+// withTransaction commits the function's changes, and aborts if it throws.
 writing.withTransaction(() => events(writing).updateMany({}, { $inc: { n: 1 } }), {
   readConcern: { level: "snapshot" },
   writeConcern: { w: "majority" },

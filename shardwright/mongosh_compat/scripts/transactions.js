@@ -19,7 +19,7 @@ function transfer(collection, from, to, amount) {
   assert.eq(collection.updateOne({ owner: to }, { $inc: { balance: amount } }).modifiedCount, 1, "deposit");
 }
 
-// A transaction over both shards is seen as a whole, and not before the commit.
+// A transaction on both shards becomes visible as a whole, at its commit.
 const session = db.getMongo().startSession({ causalConsistency: true });
 const mine = session.getDatabase("mongosh_transactions").accounts;
 session.startTransaction({ readConcern: { level: "snapshot" }, writeConcern: { w: "majority" } });
@@ -29,7 +29,7 @@ assert.eq(total(mine), 1000, "in the transaction");
 session.commitTransaction();
 assert.eq([balance(1), balance(99)], [6, 14], "after the commit");
 
-// An aborted one leaves nothing.
+// An aborted transaction leaves no changes.
 session.startTransaction();
 transfer(mine, 2, 98, 4);
 session.abortTransaction();

@@ -31,6 +31,18 @@
     [ErrorCodes.InvalidOptions, 50768],
   );
 
+  jsTestLog("The default session of a connection is causally consistent on request");
+  const mongo = new Mongo(db.getMongo().host);
+  const reads = mongo.getDB(db.getName()).getCollection(coll.getName());
+  assert.eq([false, false], [mongo._causalConsistency, mongo.isCausalConsistency()]);
+  mongo.setCausalConsistency(true);
+  assert.eq([true, true], [mongo._causalConsistency, mongo.isCausalConsistency()]);
+  assert.commandWorked(reads.insert({ _id: 4 }));
+  assert.eq(1, reads.find({ _id: 4 }).readPref("secondaryPreferred").itcount());
+  const later = new Timestamp(mongo.getDB("test").getSession().getOperationTime().t + 24 * 60 * 60, 0);
+  const tooLate = { count: coll.getName(), readConcern: { afterClusterTime: later } };
+  assert.commandFailedWithCode(mongo.getDB(db.getName()).runCommand(tooLate), ErrorCodes.InvalidOptions);
+
   session.endSession();
   assert(session.hasEnded());
   assert.throws(() => coll.findOne());

@@ -63,4 +63,17 @@
   assert(!bsonBinaryEqual({ a: NumberLong(1) }, { a: 1 }));
   assert.throws(() => ObjectId("short"));
   assert.throws(() => ISODate("yesterday"));
+  assert.eq(ISODate("2001-03-02T01:01:00.124Z"), ISODate("2001-02-30 00:60:60.1235"), "fields are carried over");
+  assert.eq(ISODate("0099-12-31T22:29:00Z"), ISODate("0100-01-01T00:08:00+0099"));
+
+  const missing = { _id: "undefined", field: undefined, nested: [1, undefined, { inner: undefined }] };
+  assert.commandWorked(coll.insert(missing));
+  const typed = coll.findOne({ field: { $type: "undefined" }, "nested.inner": { $type: 6 } });
+  assert(bsonBinaryEqual(missing, typed), () => tojson(typed));
+  assert.commandWorked(coll.insert({ _id: "null", field: null }));
+  assert.eq(0, coll.find({ _id: "null", field: { $type: "undefined" } }).itcount());
+
+  assert.eq(5, Geo.distance([1, 1], { x: 4, y: 5 }));
+  assert.close(Math.PI / 2, Geo.sphereDistance([0, 0], { lon: 90, lat: 0 }));
+  assert.close(Math.PI / 3, Geo.sphereDistance([10, -30], [10, 30]));
 })();

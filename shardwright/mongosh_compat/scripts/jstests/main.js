@@ -1,5 +1,6 @@
 "use strict";
-// The entry: mongosh loads this file, which runs one suite and reports how it ended. Settings come in SHARDWRIGHT_JSTEST.
+// The entry point: mongosh loads this file, which runs one suite and reports its outcome. Settings are in the environment
+// variable SHARDWRIGHT_JSTEST.
 const fs = require("fs");
 
 const { runSuite } = require("./host/suite.js");

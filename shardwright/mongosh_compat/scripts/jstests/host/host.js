@@ -1,5 +1,5 @@
 "use strict";
-// What a realm may use of the process around it.
+// The parts of the surrounding process that a realm may use.
 const { createRequire } = require("module");
 const fs = require("fs");
 
@@ -41,13 +41,13 @@ function createHost(settings) {
   return host;
 }
 
-// As the launcher takes them from the environment.
+// Read from the environment, as the launcher sets them.
 function portsToChooseFrom() {
   const [first, last] = (process.env.SHARDWRIGHT_PORTS ?? "20000-31999").split("-").map(Number);
   return { first, count: last - first + 1 };
 }
 
-// The bson package that mongosh itself uses, where it is installed as a package and not as a single executable.
+// The bson package of mongosh itself, if mongosh is installed as a package instead of a single executable.
 function findBson(mongosh) {
   try {
     return createRequire(fs.realpathSync(mongosh)).resolve("bson");

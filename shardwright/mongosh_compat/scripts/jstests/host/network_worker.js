@@ -1,5 +1,5 @@
 "use strict";
-// The thread that owns the sockets. It knows of the wire protocol only where a message ends.
+// The thread that owns the sockets. Of the wire protocol it reads only the length of messages.
 const net = require("net");
 const { workerData } = require("worker_threads");
 

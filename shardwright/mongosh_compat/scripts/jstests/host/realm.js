@@ -31,7 +31,7 @@ class Realm {
     return this.#shell.callEncoded(source, bytes, latches);
   }
 
-  // What the old shell does when a file has ended: close what is open.
+  // Close all open connections, as the old shell does at the end of a file.
   finish() {
     this.#shell.finish();
   }

@@ -15,7 +15,7 @@ function runSuite(settings) {
   }
 }
 
-// What was not supported explains any failure that follows, even if the suite wraps the error in one of its own.
+// An unsupported feature explains any later failure, even if the suite wraps the error in one of its own.
 function outcomeOf(error, host, file) {
   if (error?.isQuit) return error.code === 0 ? { result: "pass" } : { result: "fail", message: `quit(${error.code})` };
   if (host.unsupported.length > 0) return { result: "skip", message: host.unsupported[0] };

@@ -31,7 +31,7 @@ var isIndexOnly = (db, root) => !planHasStage(db, root, "FETCH") && !planHasStag
 
 var getWinningPlan = (queryPlanner) => queryPlanner.winningPlan.queryPlan ?? queryPlanner.winningPlan;
 
-// Asserts what a count has counted, on one server or on several shards together.
+// Asserts the result of a count, on one server or summed over several shards.
 function assertExplainCount({ explainResults, expectedCount }) {
   const root = explainResults.executionStats.executionStages;
   const counts = (root.shards?.map((shard) => shard.executionStages) ?? [root]).map((stage) => {

@@ -1,4 +1,4 @@
-// What a suite asks about the deployment that it runs on.
+// Properties of the deployment that a suite runs on.
 var FixtureHelpers = {
   isMongos: (db) => db.hello().msg === "isdbgrid",
   isSharded: (collection) =>
@@ -13,7 +13,7 @@ var FixtureHelpers = {
   getPrimaryForNodeHostingDatabase: (db) => db.getMongo(),
   getAllReplicas: () => [],
   awaitReplication: () => undefined,
-  // The reply to a command from each shard, or from the one server there is.
+  // The reply to a command from each shard, or from the only server.
   runCommandOnEachPrimary({ db, cmdObj }) {
     if (!FixtureHelpers.isMongos(db)) return [assert.commandWorked(db.runCommand(cmdObj))];
     const shards = db.getSiblingDB("config").shards.find().toArray();

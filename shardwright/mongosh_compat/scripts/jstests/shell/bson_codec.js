@@ -6,10 +6,48 @@ const { MinKey, MaxKey } = require("./bson_types.js");
 
 const READ_OPTIONS = { promoteLongs: false, promoteBuffers: false, promoteValues: true };
 
-const toBytes = (document) => BSON.serialize(toBson(document), { ignoreUndefined: false });
+const EMPTY = Buffer.alloc(0);
+const TYPES = { document: 3, array: 4, undefined: 6 };
+
+// Whether the document being encoded contains undefined.
+let hasUndefined = false;
+
+function toBytes(document) {
+  hasUndefined = false;
+  const copy = toBson(document);
+  return hasUndefined ? containerToBytes(copy) : serialize(copy);
+}
+
+const serialize = (document) => BSON.serialize(document);
+
+// The bson package cannot encode undefined, so containers with it are encoded here.
+function containerToBytes(container) {
+  const elements = Buffer.concat(Object.keys(container).map((name) => elementToBytes(name, container[name])));
+  const length = Buffer.alloc(4);
+  length.writeInt32LE(length.length + elements.length + 1);
+  return Buffer.concat([length, elements, Buffer.of(0)]);
+}
+
+function elementToBytes(name, value) {
+  if (value !== undefined && !isContainer(value)) {
+    const lone = {};
+    setField(lone, name, value);
+    return Buffer.from(serialize(lone)).subarray(4, -1);
+  }
+  const type = value === undefined ? TYPES.undefined : Array.isArray(value) ? TYPES.array : TYPES.document;
+  const contents = value === undefined ? EMPTY : containerToBytes(value);
+  return Buffer.concat([Buffer.of(type), Buffer.from(name), Buffer.of(0), contents]);
+}
+
+function isContainer(value) {
+  if (value === null || typeof value !== "object" || value._bsontype) return false;
+  return !(value instanceof Date || value instanceof RegExp);
+}
+
 const fromBytes = (bytes) => BSON.deserialize(bytes, READ_OPTIONS);
 
-// `value` with every number, function and Map in it replaced by what the bson package writes as the old shell does.
+// A copy of `value` in which numbers, functions and Maps are replaced by values that the bson package encodes as the old
+// shell would.
 function toBson(value) {
   switch (typeof value) {
     case "number":
@@ -20,6 +58,9 @@ function toBson(value) {
       return BSON.Long.fromBigInt(value);
     case "object":
       return value === null ? null : objectToBson(value);
+    case "undefined":
+      hasUndefined = true;
+      return undefined;
     default:
       return value;
   }

@@ -1,5 +1,5 @@
 "use strict";
-// The order of BSON values, as the server compares them.
+// The server's order of BSON values.
 const BSON = require("bson");
 
 const { toBytes } = require("./bson_codec.js");
@@ -47,7 +47,7 @@ function rankOf(value) {
   return RANKS[value._bsontype] ?? 20;
 }
 
-// Negative, 0 or positive; `ignoresNames` compares values of fields alone.
+// Negative, 0 or positive; `ignoresNames` compares only the values of fields.
 function compare(left, right, { ignoresNames = false } = {}) {
   const rank = rankOf(left);
   const byType = sign(rank, rankOf(right));

@@ -1,8 +1,11 @@
 "use strict";
 // `--compat 4.4`: suites that were written for the catalog of MongoDB 4.4. Since 5.0 chunks name their collection by
 // its `uuid` and no longer by `ns`, so an `ns` in a query of `config.chunks` is replaced by the collections' UUIDs.
+// Connections have the methods that chose between commands and the opcodes which 5.1 has removed. Events of change
+// streams lack `wallTime`, which 6.0 has added.
 const { bsonWoCompare } = require("./bson_order.js");
 const { fromBytes, toBytes } = require("./bson_codec.js");
+const { unsupported } = require("./errors.js");
 
 const CHUNKS = "chunks";
 const QUERIES = { find: "filter", count: "query", distinct: "query", findAndModify: "query", findandmodify: "query" };
@@ -45,12 +48,38 @@ function uuidsOf(namespace, run) {
   return run("config", find).reply.cursor.firstBatch.map((each) => each.uuid).sort(bsonWoCompare);
 }
 
-// Have all connections translate what they send.
+const isEvent = (document) => document?.operationType !== undefined && document._id?._data !== undefined;
+
+function withoutWallTimes(answer) {
+  const { firstBatch = [], nextBatch = [] } = answer?.reply?.cursor ?? {};
+  for (const each of [...firstBatch, ...nextBatch]) if (isEvent(each)) delete each.wallTime;
+  return answer;
+}
+
+function requireCommands(mode) {
+  if (mode !== "commands" && mode !== "compatibility") unsupported("opcodes before OP_MSG");
+}
+
+const MODES = {
+  readMode: () => "commands",
+  writeMode: () => "commands",
+  useReadCommands: () => true,
+  useWriteCommands: () => true,
+  forceReadMode: requireCommands,
+  forceWriteMode: requireCommands,
+  _runWithForcedReadMode(mode, action) {
+    requireCommands(mode);
+    return action();
+  },
+};
+
+// Translate the commands and replies of all connections.
 function install(Mongo) {
+  Object.assign(Mongo.prototype, MODES);
   const { _exchange: exchange } = Mongo.prototype;
   Mongo.prototype._exchange = function (database, command, options = {}) {
     const run = (...parameters) => exchange.apply(this, parameters);
-    return run(database, ...translate(database, command, options, run));
+    return withoutWallTimes(run(database, ...translate(database, command, options, run)));
   };
 }
 

@@ -1,5 +1,5 @@
 "use strict";
-// Errors of commands and of the network, and what suites ask about them.
+// Errors of commands and of the network, and predicates for them.
 const { ErrorCodes, ErrorCodeStrings } = require("./error_codes.js");
 const { tojson } = require("./tojson.js");
 
@@ -48,7 +48,7 @@ const isNetworkError = (error) =>
 
 const isRetryableError = (error) => isNetworkError(error) || hasCodeOf(error, STEPDOWN_CODES);
 
-// Run `action` and return null when the connection breaks in it.
+// Run `action`; return null if its connection breaks.
 function executeNoThrowNetworkError(action) {
   try {
     return action();
@@ -81,7 +81,7 @@ function retryOnRetryableError(action, retries = 1, sleepMs = 1000, alsoRetried 
   }
 }
 
-// A thing of the old shell that no cluster here can do: the suite is reported as skipped.
+// A feature of the old shell that no cluster here supports: the suite is reported as skipped.
 function unsupported(what) {
   host.unsupported.push(`not supported: ${what}`);
   throw new Error(`not supported: ${what}`);

@@ -1,5 +1,5 @@
 "use strict";
-// What the old shell adds to JavaScript's own objects.
+// The old shell's additions to JavaScript's own objects.
 const BSON = require("bson");
 
 const { toBytes } = require("./bson_codec.js");
@@ -74,7 +74,7 @@ define(Number.prototype, {
 });
 
 define(Date, {
-  // Milliseconds that `times` calls take.
+  // The duration of `times` calls in milliseconds.
   timeFunc(action, times = 1, ...parameters) {
     const started = Date.now();
     for (let done = 0; done < times; done++) action(...parameters);
@@ -98,14 +98,30 @@ function ISODate(text) {
       String(text),
     );
   if (found === null) throw new Error(`invalid ISO date: ${text}`);
-  const [, year, month, day, hour = "00", minute = "00", second = "00", fraction = "", zone = "Z"] = found;
-  const offset =
-    zone === "Z" ? "Z" : zone.replace(/^([+-]\d\d):?(\d\d)?$/, (_, hours, minutes = "00") => `${hours}:${minutes}`);
-  const date = new Date(
-    `${year}-${month}-${day}T${hour}:${minute}:${second}.${fraction.padEnd(3, "0").slice(0, 3)}${offset}`,
-  );
-  if (Number.isNaN(date.getTime())) throw new Error(`invalid ISO date: ${text}`);
+  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone = "Z"] = found;
+  const [, sign = "+", hours = 0, minutes = 0] = /^([+-])(\d\d):?(\d\d)?$/.exec(zone) ?? [];
+  const offset = Number(`${sign}1`) * (Number(hours) * 60 + Number(minutes));
+  // Too large fields carry over, and a year below 100 is that year, not one of the 20th century.
+  const date = new Date(0);
+  date.setUTCFullYear(Number(year), Number(month) - 1, Number(day));
+  date.setUTCHours(Number(hour), Number(minute) - offset, Number(second), Math.round(Number(`0.${fraction}`) * 1000));
   return date;
+}
+
+// Distances between points given as documents or arrays of longitude and latitude; on the sphere in radians.
+const Geo = {
+  distance: (left, right) => Math.hypot(...pairs(left, right).map(([a, b]) => b - a)),
+  sphereDistance(left, right) {
+    const [longitudes, latitudes] = pairs(left, right).map((pair) => pair.map((each) => (each * Math.PI) / 180));
+    const [sines, cosines] = [latitudes.map(Math.sin), latitudes.map(Math.cos)];
+    const cosine = sines[0] * sines[1] + cosines[0] * cosines[1] * Math.cos(longitudes[0] - longitudes[1]);
+    return Math.acos(Math.min(1, Math.max(-1, cosine)));
+  },
+};
+
+function pairs(left, right) {
+  const [a, b] = [left, right].map((each) => Object.values(each).map(Number));
+  return [0, 1].map((index) => [a[index], b[index]]);
 }
 
 // A map whose keys are compared as BSON values.
@@ -137,4 +153,4 @@ const isString = (value) => typeof value === "string";
 const isObject = (value) => typeof value === "object";
 const isNumberObject = (value) => value instanceof BSON.Long || value instanceof BSON.Decimal128;
 
-module.exports = { BSONAwareMap, ISODate, isNumber, isNumberObject, isObject, isString };
+module.exports = { BSONAwareMap, Geo, ISODate, isNumber, isNumberObject, isObject, isString };

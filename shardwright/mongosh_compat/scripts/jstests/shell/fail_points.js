@@ -23,12 +23,12 @@ class FailPoint {
     return { waitForFailPoint: this.failPointName, timesEntered: Number(this.timesEntered) + timesEntered, maxTimeMS };
   }
 
-  // Wait until it was entered this often since it was turned on.
+  // Wait until it has been entered this many times since it was turned on.
   wait(options) {
     assert.commandWorked(this._admin.runCommand(this._command(options)), `waiting for ${this.failPointName}`);
   }
 
-  // As `wait`; returns false when time was up.
+  // Like `wait`; returns false on timeout.
   waitWithTimeout(timeout) {
     const reply = this._admin.runCommand(this._command({ maxTimeMS: timeout }));
     assert.commandWorkedOrFailedWithCode(reply, "MaxTimeMSExpired");

@@ -5,7 +5,7 @@ const { _getErrorWithCode } = require("./errors.js");
 const files = host.files;
 const loading = [];
 
-// The places of a library: beside the file that loads it, below the directories above that file, the working
+// The places of a library: next to the file that loads it, below the directories above that file, the working
 // directory, and the libraries that are part of this shell.
 function* candidates(name) {
   if (files.isAbsolute(name)) return void (yield name);
@@ -21,7 +21,7 @@ function* candidates(name) {
   yield files.join(files.pwd(), name);
 }
 
-// What the interpreter of the old shell has of its own is not taken from a suite's tree.
+// Libraries that are built into the old shell's interpreter are not loaded from a suite's tree.
 const OWN = ["parallelTester.js"];
 
 function resolve(name) {

@@ -30,12 +30,18 @@ const { rs, sh } = require("./sh.js");
 const { _getErrorWithCode, doassert, unsupported, NetworkError, ...otherErrors } = errors;
 const { callEncoded, ...threads } = parallel;
 
-// Any server can tell; the newest connection is the most likely to be open.
+// Any server can answer; the newest connection is the most likely to be open.
 function convertShardKeyToHashed(value) {
   const connection = [...Mongo.open].at(-1);
   assert(connection, "convertShardKeyToHashed needs a connection");
   return hashedKeyValue(connection, value);
 }
+
+const buildEnvironment = { ccflags: "", cxxflags: "", target_os: "linux" };
+const buildInfo = () => ({ version: "6.0.5", debug: false, buildEnvironment, modules: [] });
+
+// The feature compatibility versions of 6.0 and of the releases before it.
+const versions = { latestFCV: "6.0", lastContinuousFCV: "5.3", lastLTSFCV: "5.0" };
 
 const names = {
   ...require("./unavailable.js"),
@@ -53,6 +59,7 @@ const names = {
   rs,
   sh,
   ...require("./write_results.js"),
+  ...versions,
   _getErrorWithCode,
   assert,
   formatErrorMsg,
@@ -90,8 +97,8 @@ const names = {
   _getEnv: () => "",
   _rand: () => require("./random.js").Random.rand(),
   _isSpiderMonkeyDebugEnabled: () => false,
-  getBuildInfo: () => ({ version: "6.0.5", debug: false, buildEnvironment: {}, modules: [] }),
-  buildInfo: () => ({ version: "6.0.5", debug: false, buildEnvironment: {}, modules: [] }),
+  getBuildInfo: buildInfo,
+  buildInfo,
   shellHelper: {},
   tostrictjson: (value) => JSON.stringify(value),
 };

@@ -32,7 +32,7 @@ const plainTestData = () => JSON.parse(JSON.stringify({ ...globalThis.TestData, 
 const funWithArgs = (action, ...parameters) =>
   `(${action})(${parameters.map((each) => tojson(each, "", true)).join(", ")});`;
 
-// A function that runs in a thread of its own, with arguments and a result that BSON can hold.
+// A function that runs in its own thread, with arguments and a result that are BSON values.
 class ThreadTask {
   constructor(action, ...parameters) {
     this._action = action;
@@ -67,7 +67,7 @@ class ThreadTask {
   }
 }
 
-// What a thread runs: `bytes` has the arguments, the result is bytes too.
+// The code of a thread: `bytes` has the arguments, the result is bytes too.
 function callEncoded(source, bytes, latches) {
   const action = host.evaluate(`(${source})`, "thread");
   const parameters = fromBytes(Buffer.from(bytes)).parameters.map((each, index) =>
@@ -79,7 +79,7 @@ function callEncoded(source, bytes, latches) {
 
 const withFunctions = (value) => (value instanceof BSON.Code ? host.evaluate(`(${value.code})`, "thread") : value);
 
-// Threads wait until it was counted down to 0.
+// Threads wait until it has been counted down to 0.
 class Latch {
   constructor(state) {
     this._state = state;

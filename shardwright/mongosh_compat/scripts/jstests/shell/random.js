@@ -1,5 +1,5 @@
 "use strict";
-// Pseudorandom numbers that a seed repeats.
+// Pseudorandom numbers, reproducible by their seed.
 const MODULUS = 2 ** 32;
 
 let state = 0;

@@ -1,5 +1,5 @@
 "use strict";
-// `sh` and `rs`: the helpers for sharding and replica sets, on the global `db`; a ShardingTest has those of `sh`, too.
+// `sh` and `rs`: helpers for sharding and replica sets, on the global `db`. A ShardingTest has the helpers of `sh` too.
 const { assert } = require("./assert/assert.js");
 const { printShardingStatus } = require("./cluster/sharding_status.js");
 const { tojson } = require("./tojson.js");
@@ -15,7 +15,7 @@ function helpersOf(current) {
   const config = () => current().getSiblingDB("config");
   const run = (command) => admin().runCommand(command);
   const statusOf = (database) => assert.commandWorked(database.adminCommand({ balancerStatus: 1 }));
-  // A collection brings its own cluster along.
+  // A collection belongs to a cluster of its own.
   const configOf = (collection) => (collection.getDB ? collection.getDB().getSiblingDB("config") : config());
   const set = (database, id, value) =>
     assert.commandWorked(database.settings.update({ _id: id }, { $set: value }, { upsert: true, ...MAJORITY }));
@@ -125,7 +125,7 @@ function helpersOf(current) {
     balancerCollectionStatus: (name) => run({ balancerCollectionStatus: String(name) }),
     configureCollectionBalancing: (name, options) => run({ configureCollectionBalancing: String(name), ...options }),
 
-    // Wait until a collection is balanced, and its shards have deleted what they have given away.
+    // Wait until a collection is balanced, and its shards have deleted their orphans.
     awaitCollectionBalance(collection, timeout, interval) {
       if (collection === undefined) throw new Error("Must specify collection");
       const limits = [timeout || TIMEOUT_MS, interval];
@@ -141,7 +141,7 @@ function helpersOf(current) {
         helpers.disableBalancing(collection);
         assert.soon(() => orphans() === 0, "Timed out waiting for orphans counter to be 0", ...limits);
         helpers.enableBalancing(collection);
-        // The status says "compliant" before the balancer has looked at all that has changed.
+        // The status says "compliant" before the balancer has seen all changes.
         for (let round = 0; round < ROUNDS_BEFORE_COMPLIANCE; round++) helpers.awaitBalancerRound(...limits);
         return isCompliant();
       };

@@ -1,8 +1,8 @@
 "use strict";
-// Names of the old shell for what no cluster here has: a suite that uses one is skipped and not failed.
+// Names of the old shell for features that no cluster here has: a suite that uses one is skipped instead of failing.
 const { unsupported } = require("./errors.js");
 
-// Whatever is called on the value, or with it, is not supported.
+// Any call on the value, or with it, is unsupported.
 const refusing = (name) =>
   new Proxy(function () {}, {
     get: (_, property) => (typeof property === "symbol" ? undefined : refusing(`${name}.${property}`)),
@@ -26,9 +26,11 @@ const NAMES = [
   "runProgram",
   "run",
   "rawMongoProgramOutput",
+  "clearRawMongoProgramOutput",
   "ToolTest",
   "ReplTest",
   "_awaitRSHostViaRSMonitor",
+  "DBPointer",
 ];
 
 module.exports = Object.fromEntries(NAMES.map((name) => [name, refusing(name)]));

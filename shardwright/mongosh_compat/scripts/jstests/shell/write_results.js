@@ -41,7 +41,7 @@ class WriteConcernError {
   }
 }
 
-// A write command that failed as a whole.
+// The failure of a whole write command.
 class WriteCommandError extends Error {
   constructor(reply) {
     super(reply.errmsg);

@@ -8,7 +8,7 @@ function assert(value, message) {
   if (!value) fail("assert failed", message);
 }
 
-// `expression` is source of a comparison; the old shell's way of making the message by itself.
+// `expression` is the source of a comparison, from which the old shell makes the message.
 const automsg = (check) => (expression) => check(host.evaluate(`(${expression})`, "automsg"), expression);
 assert.automsg = automsg((value, expression) => assert(value, expression));
 assert._debug = false;

@@ -1,5 +1,5 @@
 "use strict";
-// Whether commands and writes worked, from whatever they returned.
+// Checks of the success of commands and writes, by their results of any kind.
 const { ErrorCodes, ErrorCodeStrings, isNetworkError } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 const { BulkWriteError, BulkWriteResult, WriteCommandError, WriteError, WriteResult } = require("../write_results.js");
@@ -7,7 +7,7 @@ const { fail } = require("./failing.js");
 
 const ANY_CODE = Object.freeze({});
 
-// The errors in a result, by where they are; `other` says that there is nothing to read errors from.
+// The errors in a result, by their place; `other` if the result has no place for errors.
 function errorsIn(result) {
   if (result === null || typeof result !== "object") return { other: `not an object: ${tojson(result)}` };
   if (result instanceof WriteResult) {
@@ -32,7 +32,7 @@ function errorsInReply(reply) {
   return { writes: reply.writeErrors ?? [], concerns };
 }
 
-// The text is of this form in all messages: suites search it.
+// All messages have this form, because suites search for it.
 function describe(result) {
   const code =
     result?.code === undefined

@@ -4,7 +4,7 @@ const { bsonUnorderedFieldsCompare, bsonWoCompare, sortDoc } = require("../bson_
 const { tojson, tojsononeline } = require("../tojson.js");
 const { fail } = require("./failing.js");
 
-// Equal as the old shell has it: by ==, as BSON values, or as they are printed.
+// Equality as in the old shell: by ==, as BSON values, or in printed form.
 function friendlyEqual(left, right) {
   if (left == right || tojsononeline(left) === tojsononeline(right)) return true;
   if (typeof left !== typeof right && (typeof left !== "object" || typeof right !== "object")) return false;
@@ -15,8 +15,7 @@ function friendlyEqual(left, right) {
 
 const both = (left, right) => `[${tojson(left)}] and [${tojson(right)}] are`;
 
-function eq(left, right, message, ...rest) {
-  checkParameters("eq", rest);
+function eq(left, right, message) {
   if (!friendlyEqual(left, right)) fail(`${both(left, right)} not equal`, message);
 }
 
@@ -68,10 +67,6 @@ function fuzzySameMembers(left, right, fields, message, places = 4) {
 }
 
 const isClose = (a, b, places) => friendlyEqual(a, b) || Math.abs(a - b) < 0.5 * 10 ** -places;
-
-function checkParameters(name, rest) {
-  if (rest.length > 0) throw new Error(`Too many parameters to assert.${name}().`);
-}
 
 const isnull = (value, message) => {
   if (value !== null && value !== undefined)

@@ -1,9 +1,9 @@
 "use strict";
-// How an assertion fails.
+// Failures of assertions.
 const { doassert } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 
-// What failed, with the message of the caller.
+// The text of a failure, with the caller's message.
 function formatErrorMsg(prefix, message) {
   if (message === undefined || message === null || message === "") return prefix;
   const text = typeof message === "function" ? message() : typeof message === "object" ? tojson(message) : message;

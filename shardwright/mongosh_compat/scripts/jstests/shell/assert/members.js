@@ -1,5 +1,5 @@
 "use strict";
-// What arrays, strings and documents contain.
+// Assertions about the contents of arrays, strings and documents.
 const { bsonWoCompare } = require("../bson_order.js");
 const { tojson } = require("../tojson.js");
 const { fail } = require("./failing.js");

@@ -1,5 +1,5 @@
 "use strict";
-// Which value is larger, and how close numbers are.
+// Assertions about the order of values and the distance of numbers.
 const BSON = require("bson");
 
 const { bsonWoCompare } = require("../bson_order.js");

@@ -9,7 +9,7 @@ const run = (action, parameters) =>
     ? host.evaluate(action, "assert.throws")
     : action(...(Array.isArray(parameters) ? parameters : []));
 
-// What `action` throws.
+// The error that `action` throws.
 function caught(action, parameters) {
   try {
     return { returned: run(action, parameters) };
@@ -39,7 +39,7 @@ function doesNotThrow(action, parameters, message) {
   return returned;
 }
 
-// What `action` returns, or what `onDrop` makes of its error if that has one of these codes.
+// The result of `action`, or `onDrop` of its error if the error has one of these codes.
 function dropExceptionsWithCode(action, codes, onDrop) {
   if (typeof action !== "function") fail("assert.dropExceptionsWithCode 1st argument must be a function");
   if (typeof onDrop !== "function") fail("assert.dropExceptionsWithCode 3rd argument must be a function");

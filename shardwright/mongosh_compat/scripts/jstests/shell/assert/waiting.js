@@ -64,7 +64,7 @@ function retryNoExcept(condition, message, attempts, interval) {
   retry(guarded, message, attempts, interval);
 }
 
-// Run `action`, which must not take longer than `timeout` ms; returns what it returns.
+// Run `action`, which must not take longer than `timeout` ms; returns its result.
 function time(action, message, timeout = 30000) {
   const started = Date.now();
   const result = typeof action === "string" ? host.evaluate(action, "assert.time") : action();

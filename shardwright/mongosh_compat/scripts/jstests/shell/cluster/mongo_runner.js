@@ -1,11 +1,14 @@
 "use strict";
-// `MongoRunner`: mongods that are no part of a cluster.
+// `MongoRunner`: mongods that are not part of a cluster, and further routers of clusters.
 const { assert } = require("../assert/assert.js");
 const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
+const { parametersIn, setParameters } = require("./server_parameters.js");
+const { refuseOthers } = require("./sharding_test_options.js");
 
 const START_TIMEOUT_MS = 60_000;
 const HOST = "127.0.0.1";
+const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
 const UNSUPPORTED = ["replSet", "shardsvr", "configsvr", "keyFile", "auth", "tlsMode", "binVersion", "waitForConnect"];
 
 let lastMongod = 0;
@@ -19,7 +22,8 @@ const MongoRunner = {
 
   // Start a mongod and connect to it.
   runMongod(options = {}) {
-    for (const name of UNSUPPORTED) if (options[name]) unsupported(`MongoRunner.runMongod with ${name}`);
+    for (const name of UNSUPPORTED)
+      if (options[name] || options[name] === "") unsupported(`MongoRunner.runMongod with ${name}`);
     const dbpath = options.dbpath ?? `${MongoRunner.dataPath}mongod${++lastMongod}-${Date.now()}`;
     if (!options.noCleanData && !options.restart) host.files.remove(dbpath);
     const port = options.port ?? freePort();
@@ -32,22 +36,45 @@ const MongoRunner = {
     return Object.assign(connection, { pid, dbpath, fullOptions: { ...options, dbpath, port }, commandLine: { port } });
   },
 
-  // Stop a mongod; returns its exit code, which is not known for one that was killed.
+  // Stop a mongod, or a member of a set; returns its exit code, which is unknown if it was killed.
   stopMongod(connection, signal = 15) {
-    connection.close();
-    host.mongod.kill(connection.pid, signal ?? 15);
-    assert.soon(
-      () => host.mongod.hasEnded(connection.pid),
-      `mongod on ${connection.host} does not end`,
-      START_TIMEOUT_MS,
-    );
-    return signal === 9 ? MongoRunner.EXIT_SIGKILL : MongoRunner.EXIT_CLEAN;
+    if (connection.memberOf) return connection.memberOf.stop(connection, signal);
+    return endProcess(connection, signal);
   },
 
-  runMongos: () => unsupported("MongoRunner.runMongos"),
+  // Start another router of a cluster, and connect to it unless `waitForConnect` is false.
+  runMongos({ configdb, port, waitForConnect = true, setParameter, ...others } = {}) {
+    refuseOthers("MongoRunner.runMongos", others, new Set());
+    const [own, metrics] = allocatePorts(2).map(String);
+    const address = `${HOST}:${port ?? own}`;
+    const log = host.files.join(host.settings.directory, `router-${own}.log`);
+    const listening = ["--port", String(port ?? own), "--metrics-port", metrics, "--log-file", log];
+    const pid = host.launcher.startDaemon("router", [...listening, ...TEST_COMMANDS, "--configdb", configdb]);
+    const started = { host: address, port: Number(port ?? own), pid };
+    if (!waitForConnect) return started;
+    const connection = connectToRouter(started);
+    setParameters(connection, parametersIn([{ setParameter }]));
+    return connection;
+  },
+
+  stopMongos: (connection, signal) => endProcess(connection, signal),
   validateCollectionsCallback: () => undefined,
   toRealPath: (path) => path.replace("$dataPath", host.settings.directory),
 };
+
+// Connect to a router that runMongos has started.
+function connectToRouter({ host: address, pid }) {
+  let connection;
+  const isReady = () => (connection = new Mongo(address)).adminCommand({ ping: 1 }).ok === 1;
+  assert.soonNoExcept(isReady, "a router does not start", START_TIMEOUT_MS);
+  return Object.assign(connection, { pid });
+}
+
+function endProcess(connection, signal) {
+  connection.close?.();
+  host.mongod.end(connection.pid, signal ?? 15, START_TIMEOUT_MS);
+  return signal === 9 ? MongoRunner.EXIT_SIGKILL : MongoRunner.EXIT_CLEAN;
+}
 
 function freePort() {
   for (;;) {
@@ -74,7 +101,7 @@ function connected(port, pid) {
     "a mongod does not start",
     START_TIMEOUT_MS,
   );
-  // If the port was taken in the meantime, another server has answered.
+  // If another process took the port first, its server has answered.
   const isOurs = connection && Number(connection.adminCommand({ serverStatus: 1 }).pid) === pid;
   assert(isOurs, `mongod ended instead of listening on port ${port}`);
   return connection;
@@ -88,4 +115,4 @@ function parametersOf({ setParameter = {} }) {
   return ["enableTestCommands=1", ...all].flatMap((each) => ["--setParameter", each]);
 }
 
-module.exports = { MongoRunner, allocatePorts };
+module.exports = { HOST, MongoRunner, allocatePorts, connectToRouter };

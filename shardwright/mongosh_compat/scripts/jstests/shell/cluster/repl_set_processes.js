@@ -1,7 +1,11 @@
 "use strict";
 // Methods of ReplSetTest that stop and start members: a mongod, and the daemon in front of it where there is one.
 const { unsupported } = require("../errors.js");
+const { parametersIn, setParameters } = require("./server_parameters.js");
+const { refuseOthers } = require("./sharding_test_options.js");
 
+const OF_RESTARTS = new Set(["setParameter", "restart", "remember", "noCleanData", "waitForConnect", "waitPid"]);
+const DAEMONS = { shardsvr: "shardd", configsvr: "configd" };
 const SIGNALS = { 2: "TERM", 9: "KILL", 15: "TERM" };
 
 module.exports = {
@@ -11,32 +15,51 @@ module.exports = {
     return this._daemon === "mongod" ? [`${member}.mongod`] : [`${member}.mongod`, `${member}.${this._daemon}`];
   },
 
-  // `signal` is a number, by default that of an orderly end.
+  // `signal` is a number, by default SIGTERM.
   stop(node, signal = 15) {
+    if (Array.isArray(node)) return node.map((each) => this.stop(each, signal)).at(-1);
     const index = this.getNodeId(node);
-    for (const name of this._processesOf(index).reverse()) {
-      host.launcher.run(this._directory, ["kill", name, "--signal", SIGNALS[signal] ?? "TERM"]);
-    }
+    const number = SIGNALS[signal] === undefined ? 15 : signal;
+    if (this._servers) this._servers.stop(index, number);
+    else
+      for (const name of this._processesOf(index).reverse())
+        host.launcher.run(this._directory, ["kill", name, "--signal", SIGNALS[number]]);
     this.nodes[index].close();
     return 0;
   },
 
-  start(node) {
+  start(node, options) {
+    if (Array.isArray(node)) return node.map((each) => this.start(each, options));
+    refuseOthers("a restarted member", options, OF_RESTARTS);
+    for (const [option, daemon] of Object.entries(DAEMONS)) {
+      const isGiven = ![undefined, null, false].includes(options?.[option]);
+      if (isGiven && this._daemon !== daemon) unsupported(`a restarted member with ${option}`);
+    }
     const index = this.getNodeId(node);
-    for (const name of this._processesOf(index)) host.launcher.run(this._directory, ["restart", name]);
+    if (this._servers) this._servers.start(index);
+    else for (const name of this._processesOf(index)) host.launcher.run(this._directory, ["restart", name]);
     this.nodes[index].close();
     this.nodes[index] = this._connectTo(this._addresses[index], index);
+    setParameters(this.nodes[index], parametersIn([options]), "restarted members");
     return this.nodes[index];
   },
 
-  restart(node) {
-    return this.start(node);
+  // A member that still runs is stopped first.
+  restart(node, options, signal) {
+    if (Array.isArray(node)) return node.map((each) => this.restart(each, options, signal));
+    if (this._servers) this.stop(node, signal);
+    return this.start(node, options);
   },
 
-  restartAll() {
-    this._members.forEach((_, index) => this.start(index));
+  restartAll(options) {
+    this._members.forEach((_, index) => this.restart(index, options));
     return this.getPrimary();
   },
+
+  // Members cannot change after the start.
+  add: () => unsupported("ReplSetTest.add"),
+  remove: () => unsupported("ReplSetTest.remove"),
+  reInitiate: () => unsupported("ReplSetTest.reInitiate"),
 
   stopMaster(signal) {
     return this.stop(this.getPrimary(), signal);

@@ -1,5 +1,5 @@
 "use strict";
-// Methods of ReplSetTest: who is primary, and how far the members are.
+// Methods of ReplSetTest: the primary, and the members' states and replication progress.
 const { assert } = require("../assert/assert.js");
 const { bsonWoCompare } = require("../bson_order.js");
 const { isNetworkError } = require("../errors.js");
@@ -8,7 +8,7 @@ const { tojson } = require("../tojson.js");
 const TIMEOUT_MS = 60_000;
 const SECONDARY = 2;
 
-// What a member says of itself; null if it does not answer.
+// A member's reply to hello; null if it does not answer.
 function helloOf(node) {
   try {
     return node.adminCommand({ hello: 1 });
@@ -61,6 +61,10 @@ module.exports = {
     return this.awaitNodesAgreeOnPrimary(...parameters);
   },
 
+  awaitNoPrimary(message = `${this.name} still has a primary`, timeout = TIMEOUT_MS) {
+    assert.soon(() => !this.nodes.some((each) => helloOf(each)?.isWritablePrimary), message, timeout);
+  },
+
   waitForPrimary(timeout) {
     return this.getPrimary(timeout);
   },
@@ -90,7 +94,7 @@ module.exports = {
     );
   },
 
-  // Wait until every member has what the primary has.
+  // Wait until every member has caught up with the primary.
   awaitReplication(timeout = TIMEOUT_MS, type, nodes) {
     const target = this._lastOpTimes().appliedOpTime;
     const behind = () => (nodes ?? this.nodes).filter((each) => bsonWoCompare(appliedOpTimeOf(each), target.ts) < 0);
@@ -105,10 +109,24 @@ module.exports = {
     const target = this._lastOpTimes().appliedOpTime;
     const isCommitted = () => bsonWoCompare(this._lastOpTimes().lastCommittedOpTime.ts, target.ts) >= 0;
     assert.soonNoExcept(isCommitted, `${this.name} has not committed its last operation`, timeout);
+    return target;
   },
 
   awaitNodesAgreeOnAppliedOpTime(timeout, nodes) {
     this.awaitReplication(timeout, undefined, nodes);
+  },
+
+  waitForConfigReplication(primary = this.getPrimary(), nodes) {
+    const { config } = assert.commandWorked(primary.adminCommand({ replSetGetConfig: 1 }));
+    const isInstalled = (node) => node.adminCommand({ replSetGetConfig: 1 }).config.version === config.version;
+    const isReplicated = () => (nodes ?? this.nodes).every(isInstalled);
+    assert.soonNoExcept(isReplicated, `${this.name} has not replicated its configuration`, TIMEOUT_MS);
+  },
+
+  // The hashes of a database on all members.
+  getHashes(database, secondaries = this.getSecondaries()) {
+    const hashOf = (node) => assert.commandWorked(node.getDB(database).runCommand({ dbHash: 1 }));
+    return { primary: hashOf(this.getPrimary()), secondaries: secondaries.map(hashOf) };
   },
 
   // The entries of a member's oplog that match, the newest first.

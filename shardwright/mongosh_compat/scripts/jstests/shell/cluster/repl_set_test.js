@@ -1,17 +1,26 @@
 "use strict";
-// `ReplSetTest`: the members of one replica set. Those of a ShardingTest are its shards and config servers, reached through
-// their daemons; one that a suite makes itself is a set of plain mongods.
+// `ReplSetTest`: the members of one replica set. The sets of a ShardingTest are its shards and config servers, reached
+// through their daemons. A set that a suite creates itself has plain mongods, or shard or config servers.
 const { assert } = require("../assert/assert.js");
 const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
+const { jsTest } = require("../js_test.js");
+const { OwnServers } = require("./own_servers.js");
+const { parametersIn } = require("./server_parameters.js");
+const { OF_MEMBER_CONFIGURATIONS, configurationOf, refuseOthers } = require("./sharding_test_options.js");
+
+const OF_SETS = new Set(["name", "nodes", "nodeOptions", "oplogSize", "setParameter", "settings", "host"]);
+
+// An option without a value, as on a command line, is an empty string.
+const isGiven = (option) => option !== undefined && option !== null && option !== false;
 
 class ReplicaSet {
-  // `options` may also be the address of a set that is running.
+  // `options` may also be the address of a running set.
   constructor(options = {}) {
     if (typeof options === "string") return void this._attachToRunning(options);
     const { attachTo, ...rest } = options;
     this._options = rest;
-    this.name = attachTo?.name ?? rest.name ?? "shard0";
+    this.name = attachTo?.name ?? rest.name ?? jsTest.name();
     this.nodes = [];
     if (attachTo !== undefined) this._attach(attachTo);
   }
@@ -41,44 +50,87 @@ class ReplicaSet {
     const addressOf = (suffix) => cluster.processes.find((each) => each.name === suffix)?.address;
     const count = cluster.processes.filter((each) => new RegExp(`^${name}\\.\\d+\\.mongod$`).test(each.name)).length;
     this._members = Array.from({ length: count }, (_, index) => `${name}.${index}`);
+    this._mongods = this._members.map((member) => addressOf(`${member}.mongod`));
     this._connectToAll(this._members.map((member) => addressOf(`${member}.${daemon}`)));
   }
 
   _connectTo(address, index) {
     const node = new Mongo(address);
     Object.assign(node, { nodeId: index, replSetName: this.name });
+    Object.defineProperty(node, "memberOf", { value: this });
     node.setSecondaryOk();
     return node;
   }
 
-  // Start the set of a suite that made it by itself.
-  startSet(options) {
-    const count =
-      typeof this._options.nodes === "number"
-        ? this._options.nodes
-        : Object.keys(this._options.nodes ?? { n0: {} }).length;
-    if (options?.shardsvr !== undefined || options?.configsvr !== undefined)
-      unsupported("ReplSetTest of shard or config servers");
-    const directory = host.launcher.newDirectory();
-    const cluster = host.launcher.up(directory, ["--shards", "1", "--members", String(count)]);
-    this._attach({ directory, name: "shard0", daemon: "mongod", cluster });
+  // Start a set that the suite has created itself, or start the members of any set again.
+  startSet(options = {}) {
+    if (this.nodes.length > 0) {
+      this.restartAll(options);
+      return this.nodes;
+    }
+    this._beginStart(options);
+    return this._finishStart();
+  }
+
+  _beginStart(options = {}) {
+    const all = { ...this._options.nodeOptions, ...this._options, ...options };
+    refuseOthers("ReplSetTest", all, OF_SETS);
+    const count = typeof all.nodes === "number" ? all.nodes : Object.keys(all.nodes ?? { n0: {} }).length;
+    this._daemon = isGiven(all.shardsvr) ? "shardd" : isGiven(all.configsvr) ? "configd" : "mongod";
+    const words = all.oplogSize ? ["--oplogSize", String(all.oplogSize)] : [];
+    const parameters = parametersIn([this._options.nodeOptions, this._options, options]);
+    this._servers = new OwnServers({ name: this.name, count, daemon: this._daemon, parameters, words });
+    this._configuration = configurationOf(all);
+    this._mongods = this._servers.mongods;
+    this._members = this._mongods.map((_, index) => `${this.name}.${index}`);
+    this._addresses = this._servers.addresses;
+  }
+
+  _finishStart() {
+    this._servers.finishStart();
     ReplicaSet.started.add(this);
+    this._connectToAll(this._addresses);
+    if (this._configuration !== null) this._configure(this._configuration);
+    else if (this.nodes.length > 1) this.stepUp(0);
     return this.nodes;
   }
 
-  initiate() {
+  // Give members their priorities, votes and tags, and the set its settings. The first member becomes primary, as in
+  // the old shell. Only mongods know the configuration.
+  _configure({ members, settings }) {
+    if (members.length > 0) this.stepUp(0);
+    const mongod = new Mongo(this._mongods[this.getNodeId(this.getPrimary())]);
+    const rounds = [members.map(({ votes, hidden, ...rest }) => rest), ...votesOneByOne(members)];
+    for (const round of rounds) {
+      const { config } = assert.commandWorked(mongod.adminCommand({ replSetGetConfig: 1 }));
+      config.members.forEach((member, index) => Object.assign(member, round[index]));
+      Object.assign(config.settings, settings);
+      config.version += 1;
+      assert.commandWorked(mongod.adminCommand({ replSetReconfig: config }));
+    }
+    mongod.close();
+    this.awaitReplication();
+  }
+
+  // The set is initiated when it starts, so only priorities, votes, tags and settings are applied.
+  initiate(config) {
     this.getPrimary();
+    if (config === undefined || config === null) return;
+    if (config.members.length !== this.nodes.length) unsupported("a set with other members than its nodes");
+    const members = config.members.map(({ _id, host: _, arbiterOnly, ...rest }) => {
+      if (arbiterOnly) unsupported("a member of a set with arbiterOnly");
+      return Object.fromEntries(Object.entries(rest).filter(([name]) => OF_MEMBER_CONFIGURATIONS.has(name)));
+    });
+    this._configure({ members, settings: {} });
   }
 
   getReplSetConfig() {
     return this.getReplSetConfigFromNode();
   }
 
-  stopSet() {
-    if (ReplicaSet.started.delete(this)) {
-      this._disconnect();
-      host.launcher.run(this._directory, ["down"]);
-    } else this._members.forEach((_, index) => this.stop(index));
+  stopSet(signal = 15, forRestart = false) {
+    this._members.forEach((_, index) => this.stop(index, signal ?? 15));
+    if (!forRestart && ReplicaSet.started.delete(this)) this._disconnect();
   }
 
   _disconnect() {
@@ -109,6 +161,16 @@ class ReplicaSet {
     this.nodes.forEach((each) => action(each));
   }
 }
+
+// A configuration may change one vote at a time; members without priority may be hidden or lose their vote.
+const votesOneByOne = (members) =>
+  members.flatMap(({ votes, hidden }, index) =>
+    votes === undefined && hidden === undefined
+      ? []
+      : [members.map((_, other) => (other === index ? definedOnly({ votes, hidden }) : {}))],
+  );
+
+const definedOnly = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 
 for (const part of ["state", "processes"]) {
   for (const [name, value] of Object.entries(require(`./repl_set_${part}.js`))) {

@@ -2,10 +2,10 @@
 // Server parameters that suites give the servers of a ShardingTest: `setParameter` as an object, or as "name=value".
 const { unsupported } = require("../errors.js");
 
-// Those that suites set for every server of the old shell's fixtures, and which have no meaning here.
+// Parameters that suites set for every server of the old shell's fixtures; they have no meaning here.
 const IGNORED = ["logComponentVerbosity", "writePeriodicNoops", "testingDiagnosticsEnabled"];
 
-// The parameters in the options of several places, of which later ones win.
+// The parameters from several sets of options; later ones take precedence.
 function parametersIn(places) {
   const given = places.filter((each) => each !== null && typeof each === "object");
   const { enableTestCommands = 1, ...all } = Object.assign({}, ...given.map((each) => asObject(each.setParameter)));
@@ -24,11 +24,11 @@ function parsed(text) {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-// Set parameters of a router that runs; one that it cannot change is not left out silently.
-function setParameters(router, parameters) {
+// Set parameters of a running server; a suite with a parameter that cannot be changed is skipped.
+function setParameters(server, parameters, kind = "routers") {
   for (const [name, value] of Object.entries(parameters)) {
-    const reply = router.adminCommand({ setParameter: 1, [name]: value });
-    if (reply.ok !== 1) unsupported(`routers with the parameter ${name}: ${reply.errmsg}`);
+    const reply = server.adminCommand({ setParameter: 1, [name]: value });
+    if (reply.ok !== 1) unsupported(`${kind} with the parameter ${name}: ${reply.errmsg}`);
   }
 }
 

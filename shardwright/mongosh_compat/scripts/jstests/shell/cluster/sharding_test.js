@@ -3,34 +3,63 @@
 const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 const { Mongo } = require("../connection/mongo.js");
+const { MongoRunner, connectToRouter } = require("./mongo_runner.js");
 const { ReplSetTest } = require("./repl_set_test.js");
 const { helpersOf } = require("../sh.js");
 const { setParameters } = require("./server_parameters.js");
 const { parseOptions } = require("./sharding_test_options.js");
+
+const SIGKILL = 9;
 
 class ShardingTestCluster {
   constructor(...parameters) {
     const options = parseOptions(parameters);
     this._options = options;
     this._testName = options.name;
-    this._directory = host.launcher.newDirectory();
-    this._cluster = host.launcher.up(this._directory, options.launcherOptions);
-    this._connectRouters();
-    this._connectShards();
-    this._connectConfigServers();
+    if (options.ownServers) this._startOwnServers(options.ownServers);
+    else this._startWithLauncher(options.launcherOptions);
+    this._shardNames = this._connections.map((each) => each.shardName);
+    this._nameConfigServers();
     ShardingTestCluster.running.add(this);
     this._applySettings(options);
   }
 
   static running = new Set();
 
+  _startWithLauncher(launcherOptions) {
+    this._directory = host.launcher.newDirectory();
+    this._cluster = host.launcher.up(this._directory, launcherOptions);
+    this._nameRouters(this._processes("router").map((each) => new Mongo(each.address)));
+    const attached = (name, daemon) =>
+      new ReplSetTest({ attachTo: { directory: this._directory, name, daemon, cluster: this._cluster } });
+    this._nameShards(this._cluster.shards.map(({ _id: name }) => attached(name, "shardd")));
+    this.configRS = attached("config", "configd");
+  }
+
+  // A cluster whose shards the suite adds itself, or that differ in size; the launcher cannot start it.
+  _startOwnServers({ members, configServers, routers, addsShards, setParameter, oplogSize }) {
+    this.configRS = new ReplSetTest({ name: "config", nodes: configServers, configsvr: "" });
+    const sets = members.map(
+      (nodes, index) => new ReplSetTest({ name: `shard${index}`, nodes, shardsvr: "", setParameter, oplogSize }),
+    );
+    const all = [this.configRS, ...sets];
+    all.forEach((each) => each._beginStart());
+    const router = { configdb: this.configRS.getURL(), waitForConnect: false };
+    const started = Array.from({ length: routers }, () => MongoRunner.runMongos(router));
+    all.forEach((each) => each._finishStart());
+    this._nameRouters(started.map(connectToRouter));
+    this._nameShards(sets);
+    if (!addsShards) return;
+    for (const set of sets) this.adminCommand({ addShard: set.getURL(), name: set.name });
+  }
+
   _processes(role) {
     return this._cluster.processes.filter((each) => each.role === role);
   }
 
-  _connectRouters() {
-    this._mongos = this._processes("router").map((each) => new Mongo(each.address));
-    this._mongos.forEach((connection, index) => this._nameRouter(index, connection));
+  _nameRouters(connections) {
+    this._mongos = connections;
+    connections.forEach((connection, index) => this._nameRouter(index, connection));
   }
 
   _nameRouter(index, connection) {
@@ -42,25 +71,17 @@ class ShardingTestCluster {
     this.config = connection.getDB("config");
   }
 
-  _connectShards() {
-    this._rs = [];
-    this._connections = this._cluster.shards.map(({ _id: name, host: url }, index) => {
-      const set = new ReplSetTest({
-        attachTo: { directory: this._directory, name, daemon: "shardd", cluster: this._cluster },
-      });
-      const connection = new Mongo(url);
-      Object.assign(connection, { shardName: name, rs: set });
-      this._rs.push({ setName: name, test: set, nodes: set.nodes, url });
+  _nameShards(sets) {
+    this._rs = sets.map((set) => ({ setName: set.name, test: set, nodes: set.nodes, url: set.getURL() }));
+    this._connections = sets.map((set, index) => {
+      const connection = new Mongo(set.getURL());
+      Object.assign(connection, { shardName: set.name, rs: set });
       Object.assign(this, { [`rs${index}`]: set, [`shard${index}`]: connection, [`d${index}`]: connection });
       return connection;
     });
-    this._shardNames = this._connections.map((each) => each.shardName);
   }
 
-  _connectConfigServers() {
-    this.configRS = new ReplSetTest({
-      attachTo: { directory: this._directory, name: "config", daemon: "configd", cluster: this._cluster },
-    });
+  _nameConfigServers() {
     this._configServers = this.configRS.nodes;
     this._configDB = this.configRS.getURL();
     this._configServers.forEach((node, index) =>
@@ -68,8 +89,12 @@ class ShardingTestCluster {
     );
   }
 
-  _applySettings({ routerParameters, chunkSizeMB, enableBalancer, enableAutoSplit }) {
+  _applySettings({ routerParameters, sets, configSet, chunkSizeMB, enableBalancer, enableAutoSplit }) {
     this._mongos.forEach((connection, index) => setParameters(connection, routerParameters[index]));
+    [...this._rs.map((each) => each.test), this.configRS].forEach((set, index) => {
+      const configuration = [...sets, configSet][index];
+      if (configuration !== null) set._configure(configuration);
+    });
     if (chunkSizeMB !== undefined) {
       assert.commandWorked(
         this.config.settings.update({ _id: "chunksize" }, { $set: { value: chunkSizeMB } }, { upsert: true }),
@@ -88,20 +113,25 @@ class ShardingTestCluster {
     return assert.commandWorked(this.admin.runCommand(command), () => `admin command ${tojson(command)}`).ok === 1;
   }
 
-  // Stop everything and remove the data.
+  // Kill everything and remove the data. It is not needed any more, so the order does not matter.
   stop() {
     if (!ShardingTestCluster.running.delete(this)) return;
     for (const connection of [...this._mongos, ...this._connections]) connection.close();
-    for (const set of [...this._rs.map((each) => each.test), this.configRS]) set._disconnect();
-    host.launcher.run(this._directory, ["down"]);
-    host.files.remove(this._directory);
+    const sets = [...this._rs.map((each) => each.test), this.configRS];
+    if (this._cluster === undefined) {
+      this._mongos.forEach((each) => MongoRunner.stopMongos(each, SIGKILL));
+      sets.forEach((each) => each.stopSet(SIGKILL));
+      return;
+    }
+    sets.forEach((each) => each._disconnect());
+    host.launcher.discard(this._directory);
   }
 }
 
 const define = (name, value) =>
   Object.defineProperty(ShardingTestCluster.prototype, name, { value, writable: true, configurable: true });
 
-// What `sh` has, on the cluster's own first router; methods of ShardingTest itself come first.
+// The helpers of `sh`, on the cluster's first router. Methods of ShardingTest itself take precedence.
 for (const name of Object.keys(helpersOf(() => undefined))) {
   define(name, function (...parameters) {
     return helpersOf(() => this.getDB("test"))[name](...parameters);

@@ -1,5 +1,5 @@
 "use strict";
-// Methods of ShardingTest for the balancer, beside those of `sh`.
+// Methods of ShardingTest for the balancer, in addition to the helpers of `sh`.
 const { assert } = require("../assert/assert.js");
 
 const TIMEOUT_MS = 60_000;
@@ -13,7 +13,7 @@ module.exports = {
     return assert.commandWorked(this.admin.runCommand({ balancerStatus: 1 })).inBalancerRound;
   },
 
-  // Wait until the balancer has made a round, as another router tells if `connection` is given.
+  // Wait until the balancer has made a round, as reported by the router of `connection` if given.
   awaitBalancerRound(timeout, connection = this.s0) {
     const roundsMade = () => {
       const status = assert.commandWorked(connection.adminCommand({ balancerStatus: 1 }));

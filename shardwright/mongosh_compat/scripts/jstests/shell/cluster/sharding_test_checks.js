@@ -1,5 +1,5 @@
 "use strict";
-// Methods of ShardingTest: whether catalog, shards and data agree.
+// Methods of ShardingTest: checks that catalog, shards and data agree.
 const { assert } = require("../assert/assert.js");
 const { bsonWoCompare } = require("../bson_order.js");
 const { tojson } = require("../tojson.js");

@@ -1,5 +1,5 @@
 "use strict";
-// Methods of ShardingTest: sharding collections, chunks, and what the catalog says of them.
+// Methods of ShardingTest: sharding collections, and their chunks in the catalog.
 const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 const { chunksOf } = require("./chunk_lookup.js");
@@ -100,7 +100,7 @@ module.exports = {
   },
 
   printNodes() {
-    for (const each of this._cluster.processes) host.write(`${each.name} ${each.address}\n`);
+    for (const each of this._cluster?.processes ?? []) host.write(`${each.name} ${each.address}\n`);
   },
 };
 

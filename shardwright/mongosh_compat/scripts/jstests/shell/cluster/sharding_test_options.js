@@ -3,22 +3,27 @@
 const { unsupported } = require("../errors.js");
 const { parametersIn } = require("./server_parameters.js");
 
-// What a cluster can be started with, by the names of the old shell.
+// The supported options of a cluster, by the names of the old shell.
 const OF_CLUSTERS = new Set([
   ...["name", "testName", "other", "shards", "mongos", "config", "c", "rs", "numReplicas", "chunkSize", "chunksize"],
   ...["shardOptions", "rsOptions", "mongosOptions", "configOptions", "configReplSetTestOptions"],
-  ...["enableBalancer", "enableAutoSplit", "migrationLockAcquisitionMaxWaitMS"],
+  ...["enableBalancer", "enableAutoSplit", "migrationLockAcquisitionMaxWaitMS", "manualAddShard"],
 ]);
 const OF_SERVERS = new Set(["setParameter"]);
-const OF_SETS = new Set(["setParameter", "nodes", "nodeOptions"]);
+const OF_SETS = new Set(["setParameter", "nodes", "nodeOptions", "settings", "oplogSize"]);
+const OF_MEMBERS = new Set(["rsConfig"]);
+const OF_MEMBER_CONFIGURATIONS = new Set(["priority", "votes", "tags", "hidden"]);
 
-// Options that change nothing that a suite could see: logs, disk space, how the old fixtures wait.
+// Options without an effect that a suite could notice: logs, disk space, waits of the old fixtures.
 const WITHOUT_EFFECT = new Set([
-  ...["verbose", "v", "quiet", "logpath", "journal", "nojournal", "noprealloc", "smallfiles", "oplogSize", "syncdelay"],
+  ...["verbose", "v", "quiet", "logpath", "journal", "nojournal", "noprealloc", "smallfiles", "syncdelay"],
   ...["useHostname", "useHostName", "protocolVersion", "waitForKeys", "initiateTimeout", "shardAsReplicaSet"],
   ...["shardsvr", "configsvr", "port", "causallyConsistent", "writeConcernMajorityJournalDefault"],
 ]);
+// Options whose default a suite may name.
+const DEFAULTS = { enableMajorityReadConcern: ["", true, "true"], storageEngine: ["wiredTiger"], noMoveParanoia: [""] };
 const SET_MEMBERS = 3;
+const MORE_CONFIG_SERVERS = /\.config[12]\b|\bst\.c[12]\b|configRS\.(getSecondar|stop\w*\(|nodes\[[1-9])/;
 const OF_ONE_SERVER = /^(rs|s|d|c)\d+$/;
 
 const TEST_COMMANDS = [
@@ -26,10 +31,11 @@ const TEST_COMMANDS = [
   ...["--set-parameter", "diagnosticDataCollectionEnabled=false"],
 ];
 
-// As the old shell starts its servers: documents that were given away are deleted soon.
+// The defaults of the old shell: orphans are deleted soon.
 const SHARD_DEFAULTS = { orphanCleanupDelaySecs: 1 };
 
-// Returns {name, launcherOptions, routerParameters, chunkSizeMB, enableBalancer, enableAutoSplit}.
+// Returns {name, launcherOptions or ownServers, routerParameters, sets, configSet, chunkSizeMB, enableBalancer,
+// enableAutoSplit}; `sets` and `configSet` are what `configurationOf` returns.
 function parseOptions(parameters) {
   const given =
     typeof parameters[0] === "string" || typeof parameters[1] === "number"
@@ -39,22 +45,31 @@ function parseOptions(parameters) {
   refuseWhatIsNotApplied(options);
   refuseParametersOfConfigServers(options);
   const shards = countOf(options.shards ?? 2);
-  if (shards === 0) unsupported("ShardingTest without shards");
+  const members = membersOf(options, shards);
+  const oplogSize = oplogSizeOf(options);
+  const isOwn = shards === 0 || options.manualAddShard || new Set(members).size > 1 || oplogSize !== undefined;
+  const configServers = configServersOf(options, shards);
   const routers = countOf(options.mongos ?? 1);
   const sizes = {
     "--shards": shards,
-    "--members": membersOf(options, shards),
-    "--config-members": countOf(configOf(options)),
+    "--members": members[0] ?? 1,
+    "--config-members": configServers.length,
     "--routers": routers,
   };
   return {
     name: options.name ?? options.testName ?? "test",
+    ownServers: isOwn && {
+      ...{ members, routers, configServers: configServers.length, addsShards: !options.manualAddShard, oplogSize },
+      setParameter: parametersOfShards(options),
+    },
     launcherOptions: [
       ...Object.entries(sizes).flatMap(([name, number]) => [name, String(number)]),
       ...TEST_COMMANDS,
-      ...parametersOfShards(options),
+      ...parameterWords(parametersOfShards(options)),
     ],
     routerParameters: parametersOfRouters(options, routers),
+    sets: setsOf(options, shards).map(configurationOf),
+    configSet: configurationOf({ ...options.configReplSetTestOptions, nodes: configServers }),
     chunkSizeMB: options.chunkSize ?? options.chunksize,
     enableBalancer: Boolean(options.enableBalancer),
     enableAutoSplit: Boolean(options.enableAutoSplit ?? options.enableBalancer),
@@ -68,7 +83,7 @@ const positional = ([name, shards, , mongos, other]) => ({
   ...other,
 });
 
-// A suite that asks for anything else must not run as if it had got it.
+// A suite with any other option must not run as if the option had its effect.
 function refuseWhatIsNotApplied(options) {
   const others = Object.fromEntries(Object.entries(options).filter(([name]) => !OF_ONE_SERVER.test(name)));
   refuseOthers("ShardingTest", others, OF_CLUSTERS);
@@ -79,16 +94,22 @@ function refuseWhatIsNotApplied(options) {
   const configServers = [...listed(options.config), ...listed(options.c), ...named("c").map((name) => options[name])];
   const routers = [mongosOptions, ...listed(options.mongos), ...named("s").map((name) => options[name])];
   for (const each of [...sets, ...configSets]) refuseOthers("a shard or config server", each, OF_SETS);
-  for (const each of [...configServers]) refuseOthers("a config server", each, OF_SERVERS);
+  for (const each of configServers) refuseOthers("a config server", each, new Set([...OF_SERVERS, ...OF_MEMBERS]));
   for (const each of routers) refuseOthers("a router", each, OF_SERVERS);
-  for (const each of [...sets, configReplSetTestOptions])
-    for (const member of listed(each?.nodes)) refuseOthers("a member of a set", member, new Set());
+  for (const each of [...sets, configReplSetTestOptions]) refuseMembers(each?.nodes);
+}
+
+function refuseMembers(nodes) {
+  for (const member of listed(nodes)) {
+    refuseOthers("a member of a set", member, OF_MEMBERS);
+    refuseOthers("a member of a set", member?.rsConfig, OF_MEMBER_CONFIGURATIONS);
+  }
 }
 
 function refuseOthers(what, given, applied) {
   if (given === null || typeof given !== "object") return;
   for (const [name, value] of Object.entries(given)) {
-    const isSet = value !== undefined && value !== null && value !== false;
+    const isSet = value !== undefined && value !== null && value !== false && !DEFAULTS[name]?.includes(value);
     if (isSet && !applied.has(name) && !WITHOUT_EFFECT.has(name)) unsupported(`${what} with ${name}`);
   }
 }
@@ -102,21 +123,51 @@ function countOf(value) {
   return Array.isArray(value) ? value.length : Object.keys(value).length;
 }
 
-function configOf(options) {
-  const nodes = options.configReplSetTestOptions?.nodes ?? options.config ?? options.c ?? 1;
-  return nodes === 0 ? 1 : nodes;
+// The options of each config server. The old shell starts three; here it is one, unless the suite uses more.
+function configServersOf(options, shards) {
+  const given = options.configReplSetTestOptions?.nodes ?? options.config ?? options.c;
+  const each = Array.isArray(given) ? given : listed(given);
+  const numbered = Object.keys(options).filter((name) => /^c\d+$/.test(name));
+  const usesMore = shards === 0 || numbered.length > 0 || MORE_CONFIG_SERVERS.test(host.files.read(host.settings.file));
+  const count = given === undefined ? (usesMore ? SET_MEMBERS : 1) : Math.max(1, countOf(given));
+  return Array.from({ length: count }, (_, index) => ({ ...each[index], ...options[`c${index}`] }));
 }
 
-// A shard has one member, or three if it is asked to be a replica set of no particular size. All have as many as the
-// largest.
+// The size of the shards' oplogs in MB, if the suite limits it.
+function oplogSizeOf({ shardOptions, rsOptions, rs, shards }) {
+  return [...listed(shards), rs, rsOptions, shardOptions].find((each) => each?.oplogSize)?.oplogSize;
+}
+
+// The options of each shard's set, if it has any.
+function setsOf(options, shards) {
+  const named = Array.isArray(options.shards) ? options.shards : Object.values(Object(options.shards));
+  return Array.from({ length: shards }, (_, index) => ({
+    ...options.rsOptions,
+    ...options.rs,
+    ...named[index],
+    ...options[`rs${index}`],
+  }));
+}
+
+// The configuration of a set and of its members, apart from its size; null if the suite does not set any.
+function configurationOf({ nodes, settings }) {
+  refuseMembers(nodes);
+  const members = listed(nodes).map((each) => each?.rsConfig ?? {});
+  const isDefault = members.every((each) => Object.keys(each).length === 0);
+  return isDefault && settings === undefined ? null : { members, settings: settings ?? {} };
+}
+
+// The number of members of each shard: one, or three if it is to be a replica set of unspecified size. Shards that are
+// not configured one by one have as many members as the largest one.
 function membersOf(options, shards) {
   const named = Array.isArray(options.shards) ? {} : Object(options.shards);
   const numbered = Array.from({ length: shards }, (_, index) => options[`rs${index}`] ?? named[`rs${index}`]);
-  const sizes = [options.rs, ...numbered]
-    .filter(Boolean)
-    .map((each) => each.nodes ?? options.rs?.nodes ?? options.rsOptions?.nodes ?? options.numReplicas ?? SET_MEMBERS);
-  const ofOthers = [options.rsOptions, ...listed(options.shards)].map((each) => each?.nodes ?? 1);
-  return Math.max(1, ...[...sizes, ...ofOthers].map(countOf));
+  const sizeOf = (each) =>
+    countOf(each.nodes ?? options.rs?.nodes ?? options.rsOptions?.nodes ?? options.numReplicas ?? SET_MEMBERS);
+  if (numbered.every(Boolean)) return numbered.map(sizeOf);
+  const sizes = [options.rs, ...numbered].filter(Boolean).map(sizeOf);
+  const ofOthers = [options.rsOptions, ...listed(options.shards)].map((each) => countOf(each?.nodes ?? 1));
+  return Array.from({ length: shards }, () => Math.max(...sizes, ...ofOthers));
 }
 
 // The server parameters of the shards.
@@ -124,12 +175,14 @@ function parametersOfShards(options) {
   const given = parametersIn([options.shardOptions, options.rsOptions, options.rs, options.rs0, options.rs1]);
   const { migrationLockAcquisitionMaxWaitMS } = options;
   const ofMigrations = migrationLockAcquisitionMaxWaitMS === undefined ? {} : { migrationLockAcquisitionMaxWaitMS };
-  const kept = Object.entries({ ...SHARD_DEFAULTS, ...ofMigrations, ...given });
-  return kept.flatMap(([name, value]) => [
+  return { ...SHARD_DEFAULTS, ...ofMigrations, ...given };
+}
+
+const parameterWords = (parameters) =>
+  Object.entries(parameters).flatMap(([name, value]) => [
     "--set-parameter",
     `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`,
   ]);
-}
 
 // The server parameters of each router.
 function parametersOfRouters(options, routers) {
@@ -147,4 +200,4 @@ function refuseParametersOfConfigServers(options) {
   if (names.length > 0) unsupported(`config servers with the parameter ${names}`);
 }
 
-module.exports = { parseOptions };
+module.exports = { OF_MEMBER_CONFIGURATIONS, configurationOf, parseOptions, refuseOthers };

@@ -1,5 +1,5 @@
 "use strict";
-// Methods of ShardingTest: which shard has what.
+// Methods of ShardingTest: the placement of databases, chunks and documents.
 const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 
@@ -53,7 +53,7 @@ module.exports = {
     return this.getShardByName(this.getPrimaryShardIdForDatabase(name));
   },
 
-  // The connection to the primary shard of a database; the name is that of the time before replica sets.
+  // The connection to the primary shard of a database; the method's name is older than replica sets.
   getServer(name) {
     return this.getPrimaryShard(databaseOf(name));
   },
@@ -68,7 +68,7 @@ module.exports = {
     if (current !== null && current.primary === name) return;
     const isEmpty = current === null || this.getDB(database).getCollectionInfos().length === 0;
     if (!isEmpty) return void assert.commandWorked(this.admin.runCommand({ movePrimary: database, to: name }));
-    // Nothing has to be moved: a database without collections is created again where it is wanted.
+    // A database without collections is not moved, but created again on the wanted shard.
     if (current !== null) assert.commandWorked(this.getDB(database).dropDatabase());
     assert.commandWorked(this.admin.runCommand({ enableSharding: database, primaryShard: name }));
   },
@@ -93,14 +93,14 @@ module.exports = {
     return this.getOther(shard);
   },
 
-  // The only shard with documents that match; with `includeEmpty`, the only shard that is asked.
+  // The only shard with documents that match; with `includeEmpty`, the only targeted shard.
   getShard(collection, query, includeEmpty) {
     const shards = this.getShardsForQuery(collection, query, includeEmpty);
     assert.eq(1, shards.length, () => `shards with documents of ${collection} for ${tojson(query)}`);
     return shards[0];
   },
 
-  // The shards with documents that match; with `includeEmpty`, all shards that are asked.
+  // The shards with documents that match; with `includeEmpty`, all targeted shards.
   getShardsForQuery(collection, query, includeEmpty) {
     const target = collection.getDB ? collection : this.s.getCollection(collection);
     const { executionStats } = target.find(query).explain("executionStats");

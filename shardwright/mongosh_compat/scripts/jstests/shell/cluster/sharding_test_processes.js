@@ -2,22 +2,30 @@
 // Methods of ShardingTest that stop and start processes.
 const { Mongo } = require("../connection/mongo.js");
 const { unsupported } = require("../errors.js");
+const { MongoRunner } = require("./mongo_runner.js");
 const { parametersIn, setParameters } = require("./server_parameters.js");
 
 const RESTART_OPTIONS = ["restart", "setParameter", "verbose"];
 
 module.exports = {
   stopMongos(index) {
+    if (this._cluster === undefined) return void MongoRunner.stopMongos(this._mongos[index]);
     host.launcher.run(this._directory, ["kill", `router.${index}`, "--signal", "TERM"]);
   },
 
-  // Without options, a router gets the parameters again with which it was started.
+  // Without options, a router gets the parameters of its first start again.
   restartMongos(index, options) {
     for (const name of Object.keys(options ?? {}))
       if (!RESTART_OPTIONS.includes(name)) unsupported(`restartMongos with ${name}`);
-    host.launcher.run(this._directory, ["restart", `router.${index}`]);
-    this._mongos[index].close();
-    this._nameRouter(index, new Mongo(this._processes("router")[index].address));
+    if (this._cluster === undefined) {
+      const { port } = this._mongos[index];
+      MongoRunner.stopMongos(this._mongos[index]);
+      this._nameRouter(index, MongoRunner.runMongos({ configdb: this._configDB, port }));
+    } else {
+      host.launcher.run(this._directory, ["restart", `router.${index}`]);
+      this._mongos[index].close();
+      this._nameRouter(index, new Mongo(this._processes("router")[index].address));
+    }
     setParameters(this._mongos[index], options ? parametersIn([options]) : this._options.routerParameters[index]);
   },
 
@@ -33,8 +41,8 @@ module.exports = {
     this._rs[index].test.stopSet();
   },
 
-  restartShardRS(index) {
-    this._rs[index].test.restartAll();
+  restartShardRS(index, options) {
+    this._rs[index].test.restartAll(options);
   },
 
   stopAllShards() {

@@ -1,5 +1,5 @@
 "use strict";
-// Bulk operations of the old shell: initializeOrderedBulkOp and its kind, which everything that writes is built on.
+// Bulk operations of the old shell: initializeOrderedBulkOp and others, on which all writes are built.
 const { ObjectId } = require("../bson_types.js");
 const { BulkWriteError, BulkWriteResult } = require("../write_results.js");
 const { tojson } = require("../tojson.js");
@@ -41,7 +41,7 @@ class Bulk {
     return this.#operations.filter((each) => each.kind === kind).length;
   }
 
-  // Add an operation as it stands in a command; used by everything that does not chain.
+  // Add an operation in the form of a command's statement; used by all methods that do not chain.
   add(kind, operation) {
     this.#operations.push({ kind, operation });
     return this;

@@ -129,7 +129,7 @@ class DBCollection {
 for (const name of ["setSecondaryOk", "getSecondaryOk"])
   DBCollection.prototype[name.replace("Secondary", "Slave")] = DBCollection.prototype[name];
 
-// Add methods that are not seen when fields are listed.
+// Add methods that are not enumerable.
 function extend(methods) {
   for (const [name, value] of Object.entries(methods)) {
     Object.defineProperty(DBCollection.prototype, name, { value, writable: true, configurable: true });

@@ -5,7 +5,7 @@ const { NumberLong } = require("../bson_types.js");
 const { tojson } = require("../tojson.js");
 
 class DBCommandCursor {
-  // `reply` has the cursor; getMore goes to `hostAndPort` alone, where a set has several servers.
+  // `reply` has the cursor; getMore is sent to `hostAndPort` only, because a set has several servers.
   constructor(db, reply, batchSize, maxAwaitTimeMS, txnNumber, hostAndPort = null) {
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `error: ${tojson(reply)}`);
     const { id, ns, firstBatch, postBatchResumeToken } = reply.cursor;
@@ -65,7 +65,7 @@ class DBCommandCursor {
     return this._batch.length > 0;
   }
 
-  // An empty batch of a tailable cursor or change stream means that there is nothing at the moment.
+  // An empty batch of a tailable cursor or change stream means that it has no results at present.
   _mayWait() {
     return this._maxAwaitTimeMS !== undefined || this._resumeToken !== undefined || this._isTailable === true;
   }

@@ -1,5 +1,5 @@
 "use strict";
-// The writes of the CRUD specification: insertOne and its kind, which throw what fails.
+// The writes of the CRUD specification: insertOne and others, which throw their errors.
 const { BulkWriteError } = require("../write_results.js");
 const { Bulk, withId } = require("./bulk.js");
 
@@ -8,7 +8,7 @@ const pick = (options, names) =>
   Object.fromEntries(names.filter((name) => options[name] !== undefined).map((name) => [name, options[name]]));
 const isAcknowledged = (collection, options) => (options.writeConcern ?? collection.getWriteConcern())?.w !== 0;
 
-// Run one operation; a write error is thrown by itself and not as that of a bulk.
+// Run one operation; a write error is thrown as a WriteError, not as a BulkWriteError.
 function runOne(collection, kind, operation, options) {
   const bulk = new Bulk(collection, true, pick(options, FIELDS)).add(kind, operation);
   try {

@@ -1,5 +1,5 @@
 "use strict";
-// `collection.explain(verbosity)`: the same methods, which return plans.
+// `collection.explain(verbosity)`: the methods of a collection, returning plans.
 const { _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 const { DBQuery } = require("./query.js");

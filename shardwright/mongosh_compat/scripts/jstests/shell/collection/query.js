@@ -1,5 +1,5 @@
 "use strict";
-// `DBQuery`: a find that is sent when its first document is asked for.
+// `DBQuery`: a find that is sent when its first document is requested.
 const BSON = require("bson");
 
 const { _getErrorWithCode } = require("../errors.js");
@@ -65,7 +65,7 @@ class DBQuery {
     if (this._cursor !== null) throw new Error("query already executed");
   }
 
-  // The command that is sent.
+  // The command to send.
   _convertToCommand() {
     const { limit, ...fields } = this._fields;
     const command = { find: this._collection.getName(), filter: this._filter, ...fields };
@@ -193,7 +193,7 @@ class DBQuery {
     return this._self;
   }
 
-  // The old form of options: $orderby, $hint and others beside the filter.
+  // The old form of options: $orderby, $hint and others next to the filter.
   _addSpecial(name, value) {
     const fields = {
       $orderby: "sort",

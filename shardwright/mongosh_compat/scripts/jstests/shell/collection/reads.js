@@ -70,7 +70,7 @@ module.exports = {
     return watchOn(this._db, this._shortName, pipeline, options);
   },
 
-  // The last parameter has options, or is the place for the results.
+  // The last parameter has options, or receives the results.
   mapReduce(map, reduce, optionsOrOut) {
     const options = typeof optionsOrOut === "string" ? { out: optionsOrOut } : optionsOrOut;
     if (options?.out === undefined) throw new Error("need to supply an optionsOrOutString");

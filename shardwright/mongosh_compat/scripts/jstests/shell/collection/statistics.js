@@ -1,12 +1,12 @@
 "use strict";
-// Sizes of a collection, and where its documents are.
+// Sizes of a collection, and the distribution of its documents.
 const { _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 
 const configOf = (collection) => collection.getDB().getSiblingDB("config");
 
 module.exports = {
-  // `indexDetailsName` or `indexDetailsKey` chooses one index of those that `indexDetails` shows.
+  // `indexDetailsName` or `indexDetailsKey` selects one of the indexes in `indexDetails`.
   stats(options) {
     const given = typeof options === "object" && options !== null ? options : { scale: options };
     const { scale, indexDetails, indexDetailsKey, indexDetailsName, ...rest } = given;

@@ -1,5 +1,5 @@
 "use strict";
-// Sending write operations as commands, and adding up what the replies say.
+// Sending write operations as commands, and adding up their replies.
 const { toBytes } = require("../bson_codec.js");
 const { WriteCommandError, WriteConcernError, WriteError } = require("../write_results.js");
 
@@ -21,7 +21,7 @@ const emptyResult = () => ({
 });
 
 // Run operations of one kind and add their outcome to `result`. `indexes` are their places in the whole bulk; `fields`
-// are more fields of the command. Returns whether to go on.
+// are more fields of the command. Returns whether to continue.
 // Throws a WriteCommandError if a command fails as a whole.
 function runBatch(collection, kind, operations, indexes, { ordered, fields }, result) {
   for (const [start, documents] of pieces(operations)) {

@@ -47,7 +47,7 @@ class DB {
     return new DBCollection(this._mongo, this, name, `${this._name}.${name}`);
   }
 
-  // Run a command and return the reply, whether it worked or not; `extra` has fields for a command given by its name.
+  // Run a command and return the reply, whether it succeeded or not; `extra` has fields for a command given by its name.
   runCommand(command, extra, queryOptions) {
     return this._run(typeof command === "string" ? { [command]: 1, ...extra } : { ...command, ...extra }, {
       queryOptions,
@@ -62,7 +62,7 @@ class DB {
     return { commandReply: this.runCommand({ ...command, ...metadata }), metadata: {} };
   }
 
-  // As `runCommand`, with the options of `Mongo._exchange`; returns {reply, hostAndPort}.
+  // Like `runCommand`, with the options of `Mongo._exchange`; returns {reply, hostAndPort}.
   _run(command, options = {}) {
     const ofDatabase = this._secondaryOk ? SECONDARY_OK : undefined;
     const readPreference = options.readPreference ?? this._session.getOptions().getReadPreference() ?? ofDatabase;
@@ -74,7 +74,7 @@ class DB {
     return outcome;
   }
 
-  // Run a command that has to work.
+  // Run a command that must succeed.
   _runOrThrow(command, what) {
     const reply = this.runCommand(command);
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `${what} failed: ${tojson(reply)}`);

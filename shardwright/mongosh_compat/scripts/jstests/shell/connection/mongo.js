@@ -31,8 +31,9 @@ class MongoConnection {
       _options: { ...inUri, ...options },
     };
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value, writable: true });
-    Object.defineProperty(this, "_implicitSession", { value: new DriverSession(this, {}, { isImplicit: true }) });
-    // A system accepts connections for a process that may never answer on them, so a server is greeted.
+    const implicit = new DriverSession(this, { causalConsistency: false }, { isImplicit: true });
+    Object.defineProperty(this, "_implicitSession", { value: implicit });
+    // The system accepts connections even for a process that never answers, so the server must reply to a hello.
     if (set === null) this._exchange("admin", { hello: 1 });
     else this._topology.select("primaryPreferred");
     MongoConnection.open.add(this);
@@ -181,6 +182,10 @@ class MongoConnection {
     this._implicitSession._options._options.causalConsistency = causalConsistency;
   }
 
+  get _causalConsistency() {
+    return this.isCausalConsistency();
+  }
+
   isCausalConsistency() {
     return this._implicitSession.getOptions().isCausalConsistency();
   }
@@ -225,7 +230,7 @@ Mongo.prototype = MongoConnection.prototype;
 Mongo.open = MongoConnection.open;
 MongoConnection.prototype.constructor = Mongo;
 
-// Connect and return the database that the address names.
+// Connect and return the database in the address.
 function connect(address) {
   const connection = new MongoConnection(address);
   return connection.getDB(connection.defaultDB);

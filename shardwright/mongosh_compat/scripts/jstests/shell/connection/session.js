@@ -1,6 +1,6 @@
 "use strict";
-// Sessions. Those that a suite starts add their id, causal consistency, transactions and retryable writes to commands;
-// the one that every connection has adds nothing.
+// Sessions. A session that a suite starts adds its id, causal consistency, transactions and retryable writes to commands.
+// The default session of a connection adds nothing, unless it was made causally consistent.
 const { DB } = require("./database.js");
 const { ErrorCodes, _getErrorWithCode } = require("../errors.js");
 const { NumberLong } = require("../bson_types.js");
@@ -106,9 +106,10 @@ class DriverSession {
     this.#client.adminCommand({ endSessions: [this.#id] });
   }
 
-  // What the command looks like when it is sent in this session.
+  // The command as it is sent in this session.
   _prepare(command) {
-    if (this.#isImplicit || "lsid" in command) return command;
+    if ("lsid" in command) return command;
+    if (this.#isImplicit) return this._options.isCausalConsistency() ? this.#causally(command) : command;
     if (this.#hasEnded) throw new Error("the session has ended");
     const prepared = { ...command, lsid: this.#id };
     if (this.getClusterTime()) prepared.$clusterTime = this.getClusterTime();
@@ -116,9 +117,15 @@ class DriverSession {
     if (this.#transaction !== null) return this.#inTransaction(prepared);
     if (this._options.shouldRetryWrites() && RETRYABLE.has(name) && !("txnNumber" in prepared))
       prepared.txnNumber = NumberLong(++this.#txnNumber);
-    const isCausal = this._options.isCausalConsistency() && this.#operationTime !== null && CAUSAL_READS.has(name);
-    if (isCausal) prepared.readConcern = { ...prepared.readConcern, afterClusterTime: this.#operationTime };
-    return prepared;
+    return this._options.isCausalConsistency() ? this.#causally(prepared) : prepared;
+  }
+
+  // The command; a read gets the session's last operation time, unless the suite gives a time itself.
+  #causally(command) {
+    if (this.#operationTime === null || !CAUSAL_READS.has(Object.keys(command)[0])) return command;
+    const gossiped = this.getClusterTime() ? { $clusterTime: this.getClusterTime() } : {};
+    const readConcern = { afterClusterTime: this.#operationTime, ...command.readConcern };
+    return { ...command, ...gossiped, readConcern };
   }
 
   _note(reply) {

@@ -1,5 +1,5 @@
 "use strict";
-// The servers of one connection string: which of them to send a command to.
+// The servers of one connection string, and server selection for commands.
 const { ErrorCodes, isNetworkError } = require("../errors.js");
 const { WireConnection } = require("./wire.js");
 
@@ -18,14 +18,14 @@ class Topology {
     this.#isSet = isSet;
   }
 
-  // The connection to send a command on; `mode` is a read preference mode, `hostAndPort` asks for that server alone.
+  // The connection to send a command on; `mode` is a read preference mode, `hostAndPort` requires that server.
   select(mode = "primary", hostAndPort = null) {
     if (hostAndPort !== null) return this.#connection(hostAndPort);
     if (!this.#isSet) return this.#anySeed();
     return this.#within(() => this.#member(mode));
   }
 
-  // What a failed exchange or a reply says about the servers.
+  // Update the servers' state after a failed exchange or a reply.
   noteFailure(hostAndPort) {
     this.#connections.get(hostAndPort)?.close();
     this.#connections.delete(hostAndPort);

@@ -1,9 +1,9 @@
 "use strict";
-// Fail points and parameters that suites set, and that no server here has. Such a suite is skipped and not failed.
+// Fail points and parameters that suites set, but that no server here has. Such a suite is skipped instead of failing.
 const { ErrorCodes, unsupported } = require("../errors.js");
 
-// Fail points of MongoDB's sharding code at places that the daemons here do not have. A mongod has them too and lets them
-// be set, but never comes to the place, since it knows nothing of sharding.
+// Fail points of MongoDB's sharding code at places that the daemons here do not have. A mongod has them too and accepts
+// them, but never reaches the place, because it is not part of a sharded cluster.
 const OF_OTHER_CODE = new Set([
   ...["doNotRefreshRecipientAfterCommit", "failMigrationOnRecipient", "failUpdateShardIdentityConfigString"],
   ...["hangBeforeFilteringMetadataRefresh", "hangBeforeInsertOnUpdateShardKey", "hangBeforePostMigrationCommitRefresh"],
@@ -17,12 +17,12 @@ const OF_OTHER_CODE = new Set([
   ...["throwInternalErrorInDeleteRange", "throwWriteConflictExceptionInDeleteRange"],
 ]);
 
-// A suite must not go on as if the server had stopped at the fail point.
+// A suite must not continue as if the server had stopped at the fail point.
 function refuseFailPoint({ configureFailPoint: name, mode }) {
   if (OF_OTHER_CODE.has(name) && mode !== "off") unsupported(`the fail point ${name}`);
 }
 
-// Remember what a server did not know, as the reason for any failure that follows: the suite may also expect that.
+// Record a setting that a server does not have as the reason for any later failure. The suite may also expect its error.
 function noteUnknown(command, reply) {
   if (reply === null || reply.ok === 1) return;
   if (command.configureFailPoint !== undefined && reply.code === ErrorCodes.FailPointSetFailed)
