@@ -1,3 +1,22 @@
+{{- /* Conditions that values.schema.json cannot express. */}}
+{{- define "shardwright.check" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" .Release.Name) }}
+{{- fail (printf "the release name %s cannot begin the names of services: use lower-case letters, digits and hyphens, and begin with a letter" .Release.Name) }}
+{{- end }}
+{{- $names := dict }}
+{{- range $shard := .Values.shards }}
+{{- if hasKey $names $shard.name }}
+{{- fail (printf "shards: two shards are called %s; every shard needs a name of its own" $shard.name) }}
+{{- end }}
+{{- $_ := set $names $shard.name true }}
+{{- end }}
+{{- if .Values.routers.autoscaling.enabled }}
+{{- if gt (int .Values.routers.replicas) (int .Values.routers.autoscaling.maxReplicas) }}
+{{- fail (printf "routers.replicas is %d, and routers.autoscaling.maxReplicas only %d: the autoscaler begins with replicas and needs at least as many" (int .Values.routers.replicas) (int .Values.routers.autoscaling.maxReplicas)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "shardwright.name" -}}
 {{ .Release.Name | trunc 29 | trimSuffix "-" }}
 {{- end }}
