@@ -12,7 +12,7 @@ SPECIFICATIONS_READY := build/source_distributions/.ready
 # Other versions of Python to test where they are installed, and the tests to run on them: the parts that depend most on
 # the interpreter and its standard library, and a whole cluster.
 OTHER_PYTHONS := 3.12 3.13 3.14
-QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/deploy/test_pid_files.py tests/wire/test_message.py \
+QUICK := tests/daemon/test_*.py tests/deploy/test_processes.py tests/wire/test_message.py \
     tests/integration/crud/test_crud_pymongo.py
 
 # Tests mostly wait for other processes. Each worker has its own clusters; tests/longest_first.py orders the files.
@@ -140,7 +140,8 @@ coverage: setup
 # Update the lock files from pyproject.toml and package.json; neither may name a package index.
 lock: $(PYTHON_READY)
 	$(BIN)/pip install --quiet "pip-tools>=7.5,<8"
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --extra embedded --extra console --extra dev --all-build-deps \
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --all-build-deps \
+	    --extra embedded --extra console --extra otel --extra dev \
 	    --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 	    --output-file requirements.lock pyproject.toml
 	grep -oE '^[A-Za-z0-9._-]+==[^ ]+' requirements.lock >build/constraints.txt

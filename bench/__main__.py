@@ -27,6 +27,7 @@ from bench.many_chunks import collection_name, create_collections
 from bench.migration.run import DOCUMENTS, DOCUMENTS_QUICK, PARTS, measure_migrations
 from bench.mongods import direct_mongod
 from bench.move_primary import measure_move_primary
+from bench.observing import measure_observing
 from bench.plan import Plan, body_of
 from bench.proxy import PROXY, tcp_proxy
 from bench.report import Result, table, write_json
@@ -53,6 +54,7 @@ MOVE_PRIMARY: Final = "moveprimary"
 EVENING: Final = "evening"
 SECURED: Final = "tls"
 CLOSED: Final = "closed"
+OBSERVING: Final = "observing"
 ROUNDS: Final = "rounds"
 SYNC: Final = "sync"
 CHUNKS: Final = (10, 10_000, 1_000_000)
@@ -118,6 +120,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if CLOSED in options.only:
         with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
             document[CLOSED] = measure_closed(
+                find_mongod(options.mongod),
+                Path(directory),
+                rounds=options.rounds,
+                seconds=options.seconds,
+                cache_gb=options.cache_gb,
+            )
+    if OBSERVING in options.only:
+        with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
+            document[OBSERVING] = measure_observing(
                 find_mongod(options.mongod),
                 Path(directory),
                 rounds=options.rounds,
@@ -248,7 +259,7 @@ def _check(workload: Workload, target: Target, frame: bytes) -> None:
 
 def _options() -> argparse.Namespace:
     others = [MANY_CHUNKS, STREAMS, TRANSACTIONS, GOSSIP, ACCESS, ROUTING]
-    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED, CLOSED, ROUNDS, SYNC]
+    others += [MIGRATION, RESHARDING, MOVE_PRIMARY, EVENING, SECURED, CLOSED, OBSERVING, ROUNDS, SYNC]
     names = [*(workload.name for workload in WORKLOADS), *others]
     parser = argparse.ArgumentParser(prog="bench", description="Compare a cluster with its peers.")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names))

@@ -16,15 +16,15 @@ from bson.binary import UUID_SUBTYPE, Binary
 
 from bench.plan import request
 from shardwright.config_servers.catalog_client import CatalogClient
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.router.access.access_control import AccessControl
 from shardwright.router.access.login import Login
 from shardwright.router.access.user_cache import AnybodySeen
 from shardwright.sharding.clock import VectorClock
 from shardwright.wire.message import OpMsg
 from shardwright.wire.request import Request
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.scram import ClientConversation, Mechanism, ScramKeys
+from shardwright.wire.tls import ProcessTls
 from shardwright.wire.transport.cluster_auth import ClusterAuth
 
 _FINDS: Final = 50_000
@@ -52,8 +52,7 @@ async def _measure() -> dict[str, float]:
 
 
 async def _measure_with(nursery: trio.Nursery) -> dict[str, float]:
-    auth = ClusterAuth()
-    auth.use(None, ("a" * 60,))
+    auth = ClusterAuth(ProcessTls(), keys=("a" * 60,))
     access = AccessControl(_Catalog(), auth, lambda: _CACHE_SECONDS, AnybodySeen(), nursery)
     await access.users.read(_USER)
     client = cast("Any", SimpleNamespace(login=Login(user=_USER)))

@@ -20,8 +20,8 @@ from bench.workloads import (
     SHARDED_COLLECTIONS,
     SPLIT_AT,
 )
+from shardwright.deploy.cluster_state import DIAGNOSTIC_DATA
 from shardwright.deploy.mongod import connect
-from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 
 _COMMAND_SECONDS: Final = 120.0
 

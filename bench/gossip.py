@@ -17,10 +17,9 @@ from bson.timestamp import Timestamp
 
 from bench.plan import request
 from shardwright.router.context.client_times import ClientTimes
-from shardwright.router.replies.reply_tail import cluster_time_of_usual, signed
+from shardwright.router.replies.reply_builder import cluster_time_of_usual, signed
 from shardwright.sharding.clock import CLUSTER_TIME, VectorClock, VectorTime, signed_cluster_time, with_cluster_time
-from shardwright.sharding.time_signer import SigningKey, SigningKeys, TimeSigner, proof_of
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import SigningKey, SigningKeys, TimeSigner, pack_timestamp, proof_of
 from shardwright.wire.message import OpMsg, op_msg
 from shardwright.wire.request import Request
 

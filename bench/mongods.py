@@ -13,8 +13,8 @@ from bench.load import create_indexes, insert_documents
 from bench.loadgen import BenchError
 from bench.targets import Target
 from bench.workloads import MONGODB
+from shardwright.deploy.cluster_state import DIAGNOSTIC_DATA
 from shardwright.deploy.mongod import connect, initiate, mongod_arguments, wait_primary
-from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
 

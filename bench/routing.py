@@ -22,12 +22,11 @@ from bson.timestamp import Timestamp
 from bench.loadgen import BenchError
 from bench.memory import resident_bytes
 from shardwright.sharding.chunks import ChunkPlacement, read_placements
+from shardwright.sharding.cluster_time import pack_timestamp, unpack_timestamp
 from shardwright.sharding.namespace import Namespace
-from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder
+from shardwright.sharding.routing_table import RoutingTable, RoutingTableBuilder, ShardedCollection
 from shardwright.sharding.shard_key import ShardKeyPattern
-from shardwright.sharding.sharded_collection import ShardedCollection
 from shardwright.sharding.targeting.targets import target_filter
-from shardwright.sharding.timestamps import pack_timestamp, unpack_timestamp
 from shardwright.wire.rawbson import raw_document
 
 SHARDS: Final = tuple(f"shard{number}" for number in range(4))

@@ -13,10 +13,9 @@ from typing import Final
 
 import trio
 
-from shardwright.deploy.tls_files import TlsFiles
-from shardwright.wire.tls.process_tls import TLS
-from shardwright.wire.tls.settings import TlsMode, TlsSettings
-from shardwright.wire.transport.tls_socket import TlsSocket, accept_handshake, dial_handshake
+from shardwright.deploy.certs import TlsFiles
+from shardwright.wire.tls import ProcessTls, TlsMode, TlsSettings
+from shardwright.wire.transport.sockets import TlsSocket, accept_handshake, dial_handshake
 
 _REPEATS: Final = 20_000
 _REPEATS_LONG: Final = 200
@@ -34,12 +33,9 @@ def measure_tls() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as directory:
         files = TlsFiles(Path(directory) / "tls")
         files.create()
-        TLS.use(TlsSettings(TlsMode.REQUIRE, files.server_file, files.ca_file))
-    try:
-        results = {**_measure("plain", _pair()), **_measure("TLS", trio.run(_secured_pair))}
-        results["handshake"] = _handshake_microseconds()
-    finally:
-        TLS.use(TlsSettings())
+        tls = ProcessTls(TlsSettings(TlsMode.REQUIRE, files.server_file, files.ca_file))
+    results = {**_measure("plain", _pair()), **_measure("TLS", trio.run(_secured_pair, tls))}
+    results["handshake"] = _handshake_microseconds(tls)
     print("\nTLS beside plain connections, CPU us of one end")
     print("  " + ", ".join(f"{name} {microseconds:.1f}" for name, microseconds in results.items()))
     return results
@@ -78,26 +74,24 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return client, server
 
 
-async def _secured_pair() -> tuple[TlsSocket, TlsSocket]:
-    assert TLS.accepting is not None
-    assert TLS.dialing_locally is not None
+async def _secured_pair(tls: ProcessTls) -> tuple[TlsSocket, TlsSocket]:
+    assert tls.dialing_locally is not None
     client, server = _pair()
     secured: list[TlsSocket] = []
 
     async def accept() -> None:
-        assert TLS.accepting is not None
-        secured.append(await accept_handshake(server, TLS.accepting))
+        secured.append(await accept_handshake(tls, server))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accept)
-        dialed = await dial_handshake(client, TLS.dialing_locally, None)
+        dialed = await dial_handshake(client, tls.dialing_locally, None)
     return dialed, secured[0]
 
 
-def _handshake_microseconds() -> float:
+def _handshake_microseconds(tls: ProcessTls) -> float:
     async def shake_hands() -> None:
         for _ in range(_HANDSHAKES):
-            for end in await _secured_pair():
+            for end in await _secured_pair(tls):
                 end.close()
 
     began = process_time()

@@ -27,10 +27,12 @@ LOWER_KEY: Final = 1
 
 ONE_SHARD: Final = "one shard"
 TWO_SHARDS: Final = "two shards"
+TEN_STATEMENTS: Final = "ten statements on one shard"
 TWO_TRANSACTIONS: Final = "one shard, then the other"
 
 SHAPES: Final[dict[str, tuple[tuple[int, ...], ...]]] = {
     ONE_SHARD: ((UPPER_KEY,),),
+    TEN_STATEMENTS: ((UPPER_KEY,) * 10,),
     TWO_TRANSACTIONS: ((LOWER_KEY,), (UPPER_KEY,)),
     TWO_SHARDS: ((LOWER_KEY, UPPER_KEY),),
 }

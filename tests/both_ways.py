@@ -6,8 +6,7 @@ from typing import TypeVar
 import pytest
 import trio
 
-from shardwright.wire.transport.reactor import REACTOR
-from shardwright.wire.transport.request_loop import RequestLoop
+from shardwright.wire.transport.reactor import REACTOR, RequestLoop
 
 T = TypeVar("T")
 

@@ -119,6 +119,40 @@ class Authority:
         return path
 
 
+def self_signed(
+    path: Path, *, days: tuple[int, int] = (-1, 100), is_authority: bool = True, signs: bool = True
+) -> Issued:
+    """An authority's certificate in a file, with its key.
+
+    Args:
+        days: as for `Authority.issue`.
+        is_authority: whether it says so.
+        signs: whether its key usage allows it to sign certificates.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+    now = datetime.now(UTC)
+    usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    usage |= dict.fromkeys(("encipher_only", "decipher_only", "crl_sign"), False)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**usage, digital_signature=not signs, key_cert_sign=signs), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(certificate.public_bytes(Encoding.PEM) + private)
+    return Issued(path, certificate)
+
+
+def key_of(issued: Issued) -> bytes:
+    """The private key in the file of a certificate, PEM."""
+    text = issued.path.read_bytes()
+    return text[text.rindex(b"-----BEGIN") :]
+
+
 def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))

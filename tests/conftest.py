@@ -20,8 +20,9 @@ from tests.parts import Part
 from tests.reaper import start_reaper
 from tests.sampling import choose_by, many, run_all, sampled
 from tests.second_run import chosen
+from tests.transports import transport
 
-__all__ = ["both_ways_of_running"]
+__all__ = ["both_ways_of_running", "transport"]
 
 # A run starts hundreds of daemons. Without bytecode, half the work of a start is to compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.scram import ClientConversation, Mechanism, ScramKeys
 
 NO_TLS: Final[Mapping[str, str]] = {}
 EXTERNAL: Final = "$external"

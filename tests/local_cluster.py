@@ -20,11 +20,11 @@ from typing import Any, Final
 from pymongo import MongoClient
 
 from shardwright.deploy.access import FIRST_USER, Access
+from shardwright.deploy.certs import TlsFiles
 from shardwright.deploy.cluster import LocalCluster
+from shardwright.deploy.cluster_state import DIAGNOSTIC_DATA
 from shardwright.deploy.mongod import uri_of
-from shardwright.deploy.parameters import DIAGNOSTIC_DATA
 from shardwright.deploy.steps import Steps
-from shardwright.deploy.tls_files import TlsFiles
 from tests.credentials import EXTERNAL, NO_TLS, NOBODY, Credentials
 from tests.sampling import is_drawn
 
@@ -247,7 +247,7 @@ def running_cluster(directory: Path, *options: str) -> Iterator[RunningCluster]:
     arguments += ["--set-parameter", f"{DIAGNOSTIC_DATA}=false"]
     # Every five minutes, sessions would be written while a test happens to run.
     arguments += ["--set-parameter", "disableLogicalSessionCacheRefresh=true", *options]
-    # The ordinary way has to work without passages, too.
+    # The ordinary path must also work without passages.
     if is_drawn(_SHARE_WITHOUT_PASSAGES, os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]):
         arguments += ["--set-parameter", "enablePassages=false"]
     arguments += [each for each in _of_all_clusters if each not in options]

@@ -76,7 +76,7 @@ def covering_sample(rows: Sequence[tuple[str, ...]], seed: int) -> list[int]:
 
 
 def sampled(items: Iterable[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Tests to run and tests to leave out.
+    """Tests to run and tests to leave out. A test without parameters in a file of matrices always runs.
 
     Args:
         items: all tests that were collected.
@@ -88,7 +88,7 @@ def sampled(items: Iterable[pytest.Item], seed: int) -> tuple[list[pytest.Item],
     for item in items:
         if item.get_closest_marker("exhaustive") is not None:
             left_out.add(item)
-        elif isinstance(item, pytest.Function) and item.get_closest_marker("matrix") is not None:
+        elif isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("matrix"):
             matrices[f"{item.path}::{item.originalname}"].append(item)
     for cases in matrices.values():
         kept = covering_sample([_parameters(case) for case in cases], seed)

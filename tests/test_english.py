@@ -6,8 +6,8 @@ from tests.english import ROOT, occurrences, odd_openings, pages
 
 RIGHT: Final = {
     "shardwright/router/access/user_cache.py": "anybody-seen",
-    "shardwright/shardd/ddl/time_series.py": "must match that of exists",
-    "shardwright/configd/catalog/zones.py": "do not match those of keyPattern",
+    "shardwright/shardd/ddl/create_collection.py": "must match that of exists",
+    "shardwright/configd/catalog/chunks.py": "do not match those of keyPattern",
     "shardwright/sharding/initial_chunks.py": "should be greater than that of lower",
 }
 """By file, a text around a phrase: errors with MongoDB's own words, and the name of a file."""

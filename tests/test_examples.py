@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from shardwright.daemon.configuration.command_line import argument_parser as daemon_argument_parser
+from shardwright.daemon.configuration.option import argument_parser as daemon_argument_parser
 from shardwright.daemon.configuration.table import ROUTER, SHARDD
 from shardwright.deploy.command_line import argument_parser
 from shardwright.mongosh_compat.runner import run_code

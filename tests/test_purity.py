@@ -19,15 +19,15 @@ def test_it_does_no_io(path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "router/placement/collection_routing.py",
+        "router/placement/routing_info.py",
         "router/reads/result_merger.py",
         "router/replies/shard_reply.py",
         "router/writes/run.py",
         "sharding/targeting/filters.py",
         "shardd/session_history/oplog_history.py",
         "sync/checkpoint.py",
-        "sync/folding.py",
-        "wire/discovery/topology.py",
+        "sync/batches.py",
+        "wire/topology.py",
         "wire/message.py",
     ],
 )

@@ -7,10 +7,9 @@ from typing import Final
 
 import pytest
 
-from shardwright.router.command_stages import STAGES
+from shardwright.router.command_stages import STAGES, Stage
 from shardwright.router.commands.router_commands import ROUTER_COMMANDS
-from shardwright.router.composed_commands import Stage
-from shardwright.router.operations.router_command import RouterCommand
+from shardwright.router.operations.operation import RouterCommand
 from tests.reactor_rule import Function, Marked, breaches, marked_functions
 from tests.syntax import HOUSE, ROOT, tree_of
 from tests.test_layout import PACKAGES, sources

@@ -10,7 +10,7 @@ import pytest
 from bson import Binary, Int64, ObjectId, Timestamp
 from pymongo.errors import OperationFailure
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.users import PASSWORD, LogIn, create_users, raw_user, user_of
 from tests.integration.raw_client import RawClient, raw_client
@@ -65,6 +65,7 @@ INTERNAL_FIELDS: Final[list[tuple[str, Any]]] = [
     ("$audit", AUDIT),
     ("$fromSibling", {"user": "chief", "db": "admin"}),
     ("$fromSibling", True),
+    ("traceContext", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     ("term", Int64(1)),
 ]
 WITH_FIELDS: Final[list[Command]] = [

@@ -15,7 +15,7 @@ from bson import Binary, Int64, Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.wire.scram.client import ClientConversation
+from shardwright.wire.scram import ClientConversation
 from tests.access_control.conftest import PlainMongod
 from tests.access_control.users import PASSWORD, LogIn, create_users, raw_user, user_of
 from tests.core_dumps import NOTHING, CoreDump
@@ -58,6 +58,15 @@ def test_a_recorded_log_in_cannot_be_sent_again(closed: RunningCluster) -> None:
         assert refusal(replayed.go_on(recorded)) == FAILED
         assert not is_anybody(raw)
         assert refusal(replayed.go_on(recorded)) == (17, "No SASL session state found")
+
+
+def test_strangers_operations_have_no_shapes(closed: RunningCluster) -> None:
+    with stranger(closed) as raw:
+        for command in ({"find": "strange"}, {"insert": "strange", "documents": [{"a": 1}]}):
+            assert raw.command(command, db="shop")["code"] == 13
+    with closed.client() as root:
+        shapes = [each["key"].get("queryShape", {}) for each in root.admin.aggregate([{"$queryStats": {}}])]
+    assert "strange" not in [each["cmdNs"]["coll"] for each in shapes if each]
 
 
 def test_the_servers_part_of_a_nonce_never_repeats(closed: RunningCluster) -> None:

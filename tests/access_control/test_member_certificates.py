@@ -16,7 +16,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from shardwright.deploy.authority import Authority
-from shardwright.deploy.tls_files import TlsFiles
+from shardwright.deploy.certs import TlsFiles
 from shardwright.mongosh_compat.runner import find_mongosh
 from shardwright.wire.message import op_msg
 from tests.local_cluster import Client, RunningCluster, running_cluster

@@ -12,7 +12,7 @@ import pytest
 from bson import Int64, Timestamp, json_util
 from bson.json_util import JSONOptions
 
-from shardwright.daemon.sidecar.internal_requests import COMMANDS
+from shardwright.daemon.sidecar.access import INTERNAL_COMMANDS
 from tests.access_control.conftest import AUDIT, PlainMongod
 from tests.access_control.documents import with_fields
 from tests.access_control.test_hazardous_updates import HAZARDS, merges, updates
@@ -65,7 +65,7 @@ AS_ON_A_MEMBER: Final[list[tuple[str, Command]]] = [
 
 _NAMES: Final = sorted(
     {
-        *(COMMANDS - {"getDatabaseVersion", "moveChunk"}),
+        *(INTERNAL_COMMANDS - {"getDatabaseVersion", "moveChunk"}),
         *("_addShard", "_configsvrAddShard", "_configsvrCollMod", "_configsvrMoveChunk", "_flushDatabaseCacheUpdates"),
         *("_flushRoutingTableCacheUpdates", "_getNextSessionMods", "_getUserCacheGeneration", "_migrateClone"),
         *("_recvChunkAbort", "_recvChunkCommit", "_recvChunkStart", "_recvChunkStatus", "_transferMods"),
@@ -167,6 +167,7 @@ FIELDS: Final[list[tuple[str, Any]]] = [
     ("runtimeConstants", {}),
     ("fromMigrate", True),
     ("mayBypassWriteBlocking", True),
+    ("traceContext", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     ("$audit", {"$impersonatedUsers": [], "$impersonatedRoles": []}),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from bson import Int64
 
-from shardwright.router.cursors.ids import worker_of
+from shardwright.router.cursors.open_cursor import worker_of
 from tests.access_control.users import PASSWORD, LogIn
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.waiting import eventually
@@ -80,6 +80,33 @@ def test_a_cursor_is_its_users_at_every_process(closed: RunningCluster) -> None:
             for other in ann:
                 assert next_batch(other, cursor_id) == (0, "")
             assert ann[0].command(killing, db="shop")["cursorsKilled"] == [cursor_id]
+
+
+def test_query_stats_add_up_all_processes(closed: RunningCluster, root: Client) -> None:
+    asking: dict[str, Any] = {"aggregate": 1, "pipeline": [{"$queryStats": {}}], "cursor": {"batchSize": 1_000}}
+
+    def counted() -> dict[str, int]:
+        found = root.admin.command(asking)["cursor"]["firstBatch"]
+        return {
+            next(iter(each["key"]["queryShape"].get("filter", {})), ""): each["metrics"]["execCount"]
+            for each in found
+            if each["key"]["queryShape"]["command"] == "find"
+        }
+
+    with at_each_worker(closed, "ann") as ann:
+        for number, raw in enumerate(ann):
+            for value in range(3 + number):
+                raw.command({"find": "goods", "filter": {"counted": value}}, db="shop")
+        assert counted()["counted"] == 7
+        refused = [raw.command(asking) for raw in ann]
+        assert [each["code"] for each in refused] == [13, 13]
+    grouping = [
+        *asking["pipeline"],
+        {"$group": {"_id": "$key.queryShape.command", "n": {"$sum": "$metrics.execCount"}}},
+    ]
+    by_command = {each["_id"]: each["n"] for each in root.admin.aggregate(grouping)}
+    assert by_command["find"] >= 7
+    assert by_command["insert"] >= 1
 
 
 @pytest.mark.usefixtures("root")

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.scram import ClientConversation, Mechanism, ScramKeys
 from tests.integration.raw_client import RawClient, raw_client
 from tests.local_cluster import Client, RunningCluster
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardwright.configd.term.term import HANG_IN_CONFIG_COORDINATOR
 from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
-from shardwright.shardd.ddl.coordinators.coordinator import BEGIN, END
+from shardwright.shardd.ddl.coordinator import BEGIN, END
 from tests.fail_points import FailPoint, fail_point
 from tests.integration.sharded import LOWER
 from tests.migration.fault_cluster import CONFIG, FaultCluster

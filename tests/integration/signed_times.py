@@ -4,8 +4,7 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.time_signer import SigningKey, is_proven
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import SigningKey, is_proven, pack_timestamp
 from tests.integration.sharded import Document
 from tests.local_cluster import Client
 

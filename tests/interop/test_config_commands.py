@@ -408,3 +408,27 @@ def test_indexes_and_capped_collections(compare: Compare) -> None:
         ]
 
     compare(dialogue)
+
+
+_OF_ONE_SERVER: Final = frozenset(
+    {
+        *("topologyVersion", "hosts", "setName", "setVersion", "primary", "me", "electionId", "lastWrite"),
+        *("localTime", "connectionId"),
+    }
+)
+
+
+@pytest.mark.parametrize("more", [{}, {"helloOk": True}], ids=str)
+@pytest.mark.parametrize("name", ["hello", "isMaster"])
+def test_hello_of_a_config_server_and_of_a_shard(compare: Compare, name: str, more: Document) -> None:
+    """The fields and their order; ours also lists extensions of the protocol."""
+
+    def dialogue(deployment: Deployment) -> list[Any]:
+        replies = deployment.on_config({name: 1, **more}, write_concern=None), deployment.on_shard(0, {name: 1, **more})
+        return [
+            [[field, "" if field in _OF_ONE_SERVER else value] for field, value in reply.items()]
+            for reply in (dict(each) for each in replies)
+            if reply.pop("extensions", True)
+        ]
+
+    compare(dialogue)

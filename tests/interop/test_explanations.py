@@ -6,9 +6,10 @@ explained by a shard in that form and by our router in front of the same genuine
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from bson.regex import Regex
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
@@ -182,3 +183,79 @@ def test_a_database_that_does_not_exist(shard: Client, filled: Database[Document
         assert normal(run(filled.client, missing, command)) == normal(theirs)
     for inner in ({"aggregate": "c", "pipeline": MATCHING, "cursor": {}}, {"find": "c"}):
         assert_same(shard, filled.client, missing, inner, "executionStats")
+
+
+SIMPLE: Final[Document] = {"locale": "simple"}
+CASELESS: Final[Document] = {"locale": "en", "strength": 2}
+WORDS: Final[list[Document]] = [
+    *({"word": value} for value in (5, None, "a", {"a": "x"}, {"a": 1}, {"$gt": 1}, {"$gt": "a"}, {"$in": [1, 2]})),
+    {"word": {"$in": [1, "a"]}},
+    {"$and": [{"word": 5}, {"word": "a"}]},
+    {"$or": [{"word": 5}, {"word": "a"}]},
+    {"_id": 1, "word": "a"},
+    {"_id": "a", "word": 5},
+    {"_id": "a"},
+    {"other": "a"},
+    *({"word": {"$type": types}} for types in ("int", "number", "string", ["null", 16], "array", "object", -1)),
+    *({"word": {"$regex": expression}} for expression in ("^a", "a", r"\Aa", "^a|b")),
+    *({"word": {"$in": [Regex("^a"), value]}} for value in (5, "a")),
+    {"word": Regex("^a", "i")},
+    {"word": {"$mod": [2, 1]}},
+    *({"$expr": {name: ["$word", 5]}} for name in ("$eq", "$gt", "$gte", "$lt", "$lte", "$ne")),
+    *({"$expr": {name: [5, "$word"]}} for name in ("$eq", "$gt", "$lt")),
+    *({"$expr": {name: ["$word", "a"]}} for name in ("$eq", "$gt", "$lt")),
+    *({"$expr": {name: ["$word", None]}} for name in ("$eq", "$gt", "$gte", "$lt", "$lte")),
+    {"$expr": {"$eq": ["$word", {"$literal": {"a": 1}}]}},
+    {"$expr": {"$eq": ["$word", "$other"]}},
+    {"$expr": {"$and": [{"$eq": ["$word", 5]}, {"$ne": ["$other", 1]}]}},
+    {"$expr": {"$or": [{"$eq": ["$word", 5]}, {"$lt": ["$word", 3]}]}},
+    {"$expr": {"$or": [{"$eq": ["$word", 5]}, {"$ne": ["$other", 1]}]}},
+    {"$expr": {"$in": ["$word", [5]]}},
+]
+
+
+def targets(reply: Document) -> object:
+    """The shards that have explained a command; the error if it failed."""
+    if not reply["ok"]:
+        return reply["code"], reply["errmsg"]
+    by_shard = reply.get("shards")
+    return sorted(by_shard or (each["shardName"] for each in reply["queryPlanner"]["winningPlan"]["shards"]))
+
+
+def written(reply: Document) -> object:
+    """The numbers and errors in the reply to a write."""
+    errors = [{**each, "errmsg": each["errmsg"].replace("cluster", "")} for each in reply.get("writeErrors", ())]
+    return reply.get("n"), reply.get("nModified"), errors, reply.get("code"), reply.get("errmsg")
+
+
+@pytest.mark.parametrize("default", [SIMPLE, CASELESS], ids=str)
+def test_targets_under_collations(shard: Client, filled: Database[Document], default: Document) -> None:
+    """A shard key has the simple collation, whatever the collection's default collation is."""
+    namespace, admin = f"{filled.name}.words", filled.client.admin
+    filled.create_collection("words", collation=default)
+    filled.words.create_index("word", collation=SIMPLE)
+    admin.command("shardCollection", namespace, key={"word": 1}, collation=SIMPLE)
+    admin.command("split", namespace, middle={"word": ""})  # all strings are on one shard
+    admin.command("moveChunk", namespace, find={"word": ""}, to=SHARDS[1])
+    found = []
+    for collation in (None, SIMPLE, CASELESS, {"locale": "fr"}):
+        more: Document = {} if collation is None else {"collation": collation}
+        for query in WORDS:
+            for read in (
+                {"find": "words", "filter": query, **more},
+                {"aggregate": "words", "pipeline": [{"$match": query}], "cursor": {}, **more},
+            ):
+                theirs = targets(run(shard, filled.name, {"explain": as_mongos(read)}))
+                ours = targets(run(filled.client, filled.name, {"explain": read}))
+                found += [] if ours == theirs else [(read, theirs, ours)]
+            for write in (
+                {"update": "words", "updates": [{"q": query, "u": {"$set": {"n": 1}}, **more}]},
+                {"update": "words", "updates": [{"q": query, "u": {"$set": {"n": 1}}, "multi": True, **more}]},
+                {"update": "words", "updates": [{"q": query, "u": {"n": 1}, **more}]},
+                {"delete": "words", "deletes": [{"q": query, "limit": 1, **more}]},
+                {"delete": "words", "deletes": [{"q": query, "limit": 0, **more}]},
+            ):
+                theirs = written(run(shard, filled.name, as_mongos(write)))
+                ours = written(run(filled.client, filled.name, write))
+                found += [] if ours == theirs else [(write, theirs, ours)]
+    assert found == []

@@ -95,17 +95,32 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - a value of a template
     return "" if value is None else str(value)
 
 
+def _set(mapping: dict[str, Any], key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - a value of a template
+    mapping[key] = value
+    return mapping
+
+
+def _fail(message: str) -> None:
+    raise TemplateError(message)
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "and": lambda *values: next((value for value in values if not value), values[-1]),
     "default": lambda otherwise, value=None: value or otherwise,
     "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
     "eq": lambda left, right: left == right,
+    "fail": _fail,
+    "gt": lambda left, right: left > right,
+    "hasKey": lambda mapping, key: key in mapping,
+    "int": int,
     "merge": _merged,
     "nindent": lambda width, text: "\n" + _indented(width, text),
     "not": lambda value: not value,
     "prepend": lambda items, item: [item, *items],
     "printf": lambda form, *values: form % values,
     "quote": lambda value: json.dumps(_shown(value)),
+    "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
+    "set": _set,
     "toYaml": lambda value: yaml.safe_dump(value, sort_keys=True, default_flow_style=False).removesuffix("\n"),
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),
     "trunc": lambda length, text: text[:length],
@@ -151,9 +166,9 @@ class Chart:
             if not name.startswith("_")
         }
 
-    def documents(self, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The objects that the chart makes."""
-        texts = self.render(changes)
+    def documents(self, changes: Mapping[str, Any], **options: str) -> list[dict[str, Any]]:
+        """The objects that the chart makes; arguments as `render`."""
+        texts = self.render(changes, **options)
         loaded = (each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text))
         return [each for each in loaded if each]
 

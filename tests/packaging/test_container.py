@@ -15,13 +15,12 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from shardwright.daemon.configuration.command_line import argument_parser
 from shardwright.daemon.configuration.configuration import configuration_of_file
+from shardwright.daemon.configuration.option import argument_parser
 from shardwright.daemon.configuration.table import PROGRAMS
 from shardwright.deploy.command_line import argument_parser as command_parser
 from shardwright.deploy.description import parse_description
-from shardwright.deploy.host_files import secrets_of, texts_of
-from shardwright.deploy.host_member import read_member
+from shardwright.deploy.host_files import read_member, secrets_of, texts_of
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "packaging" / "container"

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from shardwright.daemon.configuration.command_line import argument_parser
 from shardwright.daemon.configuration.configuration import configuration
+from shardwright.daemon.configuration.option import argument_parser
 from shardwright.daemon.configuration.table import PROGRAMS
-from shardwright.deploy.host_member import read_member
+from shardwright.deploy.host_files import read_member
 from shardwright.deploy.mongod import find_mongod
-from tests.packaging.helm_template import Chart
+from tests.packaging.helm_template import Chart, TemplateError
 
 FOLDER: Final = Path(__file__).parents[2] / "packaging" / "helm" / "shardwright"
 CHART: Final = Chart(FOLDER)
@@ -87,7 +87,20 @@ def test_values_fit_their_schema(case: str) -> None:
         {"shard": []},
         {"shards": []},
         {"shards": [{**_SHARD, "name": "config"}]},
+        {"shards": [{**_SHARD, "name": "init"}]},
+        {"shards": [{**_SHARD, "name": "Shard0"}]},
+        {"shards": [{**_SHARD, "name": "shard_0"}]},
+        {"shards": [{**_SHARD, "name": "-shard"}]},
+        {"shards": [{**_SHARD, "name": "s" * 23}]},
+        {"shards": [{**_SHARD, "name": 1}]},
         {"shards": [{**_SHARD, "storage": "much"}]},
+        {"shards": [{**_SHARD, "storageClass": "Fast disks"}]},
+        {"config": {**CHART.values["config"], "name": "other"}},
+        {"clusterDomain": "cluster..local"},
+        {"topologyKey": "a b"},
+        {"security": {**CHART.values["security"], "keySecret": "The_key"}},
+        {"security": {**CHART.values["security"], "tls": {"issuer": {"name": "My issuer"}}}},
+        {"security": {**CHART.values["security"], "tls": {"clientNames": ["db example"]}}},
         {"antiAffinity": "maybe"},
     ],
 )
@@ -95,6 +108,28 @@ def test_the_schema_refuses_mistakes(wrong: dict[str, Any]) -> None:
     assert not Draft7Validator(json.loads((FOLDER / "values.schema.json").read_text())).is_valid(
         {**CHART.values, **wrong}
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "release", "text"),
+    [
+        ({"shards": [_SHARD, {**_SHARD, "members": 1}]}, "db", "two shards are called shard0"),
+        (
+            {"routers": {"replicas": 7, "autoscaling": {"enabled": True}}},
+            "db",
+            "routers.replicas is 7, and routers.autoscaling.maxReplicas only 6",
+        ),
+        ({}, "7db", "the release name 7db cannot begin the names of services"),
+        ({}, "my.db", "the release name my.db cannot begin the names of services"),
+    ],
+)
+def test_the_chart_refuses_what_the_schema_cannot(wrong: dict[str, Any], release: str, text: str) -> None:
+    with pytest.raises(TemplateError, match=re.escape(text)):
+        CHART.documents(wrong, release=release)
+
+
+def test_without_autoscaling_its_limit_is_not_used() -> None:
+    CHART.documents({"routers": {"replicas": 7}})
 
 
 @each_case

@@ -10,10 +10,9 @@ from typing import Final
 
 import pytest
 
-from shardwright.daemon import unfit_cluster
-from shardwright.daemon.configuration.command_line import argument_parser
+from shardwright.daemon import process_environment
 from shardwright.daemon.configuration.configuration import configuration
-from shardwright.daemon.configuration.option import Program
+from shardwright.daemon.configuration.option import Program, argument_parser
 from shardwright.daemon.configuration.table import PROGRAMS
 
 FOLDER: Final = Path(__file__).parents[2] / "packaging" / "systemd"
@@ -108,7 +107,7 @@ def test_examples_of_files_are_valid(path: Path) -> None:
 @pytest.mark.parametrize("unit", ["shardwright-router", "shardwright-shardd@", "shardwright-configd@"])
 def test_a_daemon_that_does_not_fit_the_cluster_is_not_restarted(unit: str) -> None:
     text = (FOLDER / f"{unit}.service").read_text()
-    assert f"RestartPreventExitStatus=2 {unfit_cluster.EXIT_CODE}\n" in text
+    assert f"RestartPreventExitStatus=2 {process_environment.EXIT_NEED_DOWNGRADE}\n" in text
 
 
 @needs_systemd

@@ -6,9 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from shardwright.wire.discovery.application_errors import ApplicationError, Failure, after_application_error
-from shardwright.wire.discovery.server import Server
-from shardwright.wire.discovery.topology import Topology
+from shardwright.wire.topology import ApplicationError, Failure, Server, Topology, after_application_error
 from tests.specifications.scenarios import load, scenarios
 
 SKIPPED: Final = {

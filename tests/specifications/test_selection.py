@@ -6,16 +6,16 @@ from typing import Any, Final
 
 import pytest
 
-from shardwright.wire.discovery.selection import (
+from shardwright.wire.errors import CommandError
+from shardwright.wire.read_preference import (
     HEARTBEAT_SECONDS,
+    PRIMARY,
+    ReadPreference,
     in_latency_window,
     least_busy_of_two,
     suitable_servers,
 )
-from shardwright.wire.discovery.server import Server, ServerType, smoothed_round_trip
-from shardwright.wire.discovery.topology import Topology
-from shardwright.wire.errors import CommandError
-from shardwright.wire.read_preference import PRIMARY, ReadPreference
+from shardwright.wire.topology import Server, ServerType, Topology, smoothed_round_trip
 from tests.specifications.scenarios import load, scenarios
 
 NO_ROUTERS: Final = "no routers are followed: shards and config servers are replica sets"

@@ -6,6 +6,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.router.operations.checked_pipeline import EXECUTING
 from shardwright.wire.error_codes import ErrorCode
 from tests.integration.sharded import Document, shard_by_range
 from tests.local_cluster import Client
@@ -91,7 +92,10 @@ ON_A_COLLECTION: list[list[Document]] = [
 
 @pytest.mark.parametrize("stage", [*ANYWHERE, *ON_NOTHING], ids=str)
 def test_stages_without_a_collection(data: Database[Document], alone: Database[Document], stage: Document) -> None:
-    assert refusal(data, 1, [stage]) == refusal(alone, 1, [stage])
+    code, text = refusal(alone, 1, [stage])
+    if "$documents" in stage:
+        text = str(text).removeprefix(EXECUTING)  # routers evaluate it themselves
+    assert refusal(data, 1, [stage]) == (code, text)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from typing import Any
 import bson
 import pytest
 from bson.objectid import ObjectId
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.command_strategies import COMMANDS, INDEXES
 from tests.integration.document_strategies import DOCUMENTS, FULL_DOCUMENTS
 from tests.integration.pipeline_strategies import OPTIONS, pipelines
@@ -155,7 +156,10 @@ def test_sharded_collections_answer_as_a_mongod_alone(
                 options = {**options, "hint": hint} if hint else {k: v for k, v in options.items() if k != "hint"}
             expected = answer(alone[PLAIN], pipeline, options)
             for collection in collections:
-                assert answer(collection, pipeline, options) == expected, (collection.name, indexes, pipeline, options)
+                found = answer(collection, pipeline, options)
+                if reads_no_collection(pipeline) and found == ErrorCode.IllegalOperation:
+                    continue  # a router does not run all stages itself
+                assert found == expected, (collection.name, indexes, pipeline, options)
 
 
 WRITING = st.one_of(
@@ -198,6 +202,7 @@ def test_sharded_collections_write_what_a_mongod_alone_writes(
     writing: Document,
     options: Document,
 ) -> None:
+    assume(not reads_no_collection(pipeline))  # a router runs such a pipeline itself, and cannot write
     fill(stored, alone, documents)
     whole = [*pipeline, writing]
     expected = written(alone, PLAIN, whole, options)

@@ -5,10 +5,20 @@ from typing import Any, Final
 
 import pytest
 from bson.binary import Binary
+from bson.int64 import Int64
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.integration.sharded import LOWER, UPPER, Document, Documents, catalog_entry, shard_collection
+from shardwright.wire.error_codes import ErrorCode
+from tests.integration.sharded import (
+    LOWER,
+    UPPER,
+    Document,
+    Documents,
+    catalog_entry,
+    shard_by_range,
+    shard_collection,
+)
 from tests.integration.waiting import eventually
 from tests.local_cluster import Client
 
@@ -75,6 +85,51 @@ def test_a_collection_sharded_since_is_merged_into_on_all_shards(
     assert sum(stored) == 12
 
 
+@pytest.mark.parametrize("source", ["source", "divided"])
+@pytest.mark.parametrize("stage", [{"$out": "target"}, {"$merge": "target"}], ids=str)
+def test_a_target_sharded_between_the_opening_and_the_first_batch(
+    database: Database[Document], seen: Database[Document], stage: dict[str, Any], source: str
+) -> None:
+    """Nothing is written before the first ``getMore``, which meets the sharded collection."""
+    divided = shard_by_range(database, "divided")
+    divided.insert_many([{"key": n} for n in (-1, 1)])
+    seen.source.insert_one({"_id": 1000})
+    cursor_id = open_writing(seen, source, stage)
+    assert database.target.count_documents({}) == 10
+    shard_and_move(database)
+    more = {"getMore": Int64(cursor_id), "collection": source}
+    if "$out" in stage:
+        with pytest.raises(OperationFailure, match="cannot rename to sharded collection") as failure:
+            seen.command(more)
+        assert failure.value.code == ErrorCode.IllegalOperation
+    else:
+        assert seen.command(more)["cursor"] == {"nextBatch": [], "id": 0, "ns": f"{seen.name}.{source}"}
+    with pytest.raises(OperationFailure, match=f"cursor id {cursor_id} not found"):
+        seen.command(more)
+    written = {"source": 1, "divided": 2}[source] if "$merge" in stage else 0
+    assert database.target.count_documents({}) == 10 + written
+
+
+def open_writing(database: Database[Document], source: str, stage: dict[str, Any]) -> int:
+    """Open an aggregation that writes, which a driver would not do with ``batchSize: 0``; return its cursor's id."""
+    command = {"aggregate": source, "pipeline": [{"$match": {}}, stage], "cursor": {"batchSize": 0}}
+    cursor = database.command(command)["cursor"]
+    assert cursor == {"firstBatch": [], "id": cursor["id"], "ns": f"{database.name}.{source}"}
+    assert cursor["id"] != 0
+    return int(cursor["id"])
+
+
+def test_a_write_that_a_client_does_not_begin(database: Database[Document]) -> None:
+    database.source.insert_one({"_id": 1})
+    cursor_id = open_writing(database, "source", {"$out": "target"})
+    killed = database.command({"killCursors": "source", "cursors": [Int64(cursor_id)]})
+    assert killed["cursorsKilled"] == [cursor_id]
+    assert "target" not in database.list_collection_names()
+    begun = open_writing(database, "source", {"$out": "target"})
+    database.command({"getMore": Int64(begun), "collection": "source"})
+    assert database.target.count_documents({}) == 1
+
+
 @pytest.mark.parametrize(
     ("stage", "count"),
     [(JOIN, 10), ({"$unionWith": {"coll": "source", "pipeline": [JOIN]}}, 20), ({"$unionWith": "target"}, 20)],
@@ -139,8 +194,10 @@ def test_the_database_of_a_target_was_recreated(client: Client, seen: Database[D
 
 
 def test_documents_without_a_collection_are_joined(database: Database[Document], seen: Database[Document]) -> None:
+    """A mongos refuses to read a collection that is not sharded. The router notices that it is sharded now."""
     pipeline: list[dict[str, Any]] = [{"$documents": [{"_id": 3}]}, JOIN]
-    assert [each["x"] for each in seen.aggregate(pipeline)] == [[{"_id": 3}]]
+    with pytest.raises(OperationFailure, match=r"\$lookup must run on a shard"):
+        seen.aggregate(pipeline)
     shard_and_move(database)
     assert [each["x"] for each in seen.aggregate(pipeline)] == [[{"_id": 3}]]
 

@@ -24,10 +24,10 @@ CURSOR_NOT_FOUND = 43
 
 
 @pytest.fixture
-def filled(ranged: Documents) -> Documents:
-    """Documents with keys from 0 to `COUNT`, half of them on each shard."""
-    ranged.insert_many({"_id": n, "key": n, "group": n % 7} for n in range(COUNT))
-    return ranged
+def filled(placed: Documents) -> Documents:
+    """Documents with keys from 0 to `COUNT`, half of them on each shard, and no cursor of another test."""
+    placed.insert_many({"_id": n, "key": n, "group": n % 7} for n in range(COUNT))
+    return placed
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_two_shards_and_a_router_serve_many_cursors_at_once(filled: Documents, c
 def test_batches_of_a_client_that_declares_an_api_version(
     cluster: RunningCluster, filled: Documents, strict: bool
 ) -> None:
-    """On one shard and on both, merged by the router and by a shard."""
+    """Batches of one shard and of both, merged by the router and by a shard, and read by the router for a join."""
     with cluster.client(server_api=ServerApi("1", strict=strict)) as client:
         collection = client[filled.database.name][filled.name]
         assert len(list(collection.find(batch_size=10))) == COUNT
@@ -326,3 +326,5 @@ def test_batches_of_a_client_that_declares_an_api_version(
         assert len(list(collection.find(batch_size=10).sort("key", -1))) == COUNT
         assert len(list(collection.aggregate([{"$sort": {"_id": 1}}], batchSize=10))) == COUNT
         assert len(list(collection.aggregate([{"$group": {"_id": "$key"}}], batchSize=10))) == COUNT
+        union = {"$unionWith": {"coll": collection.name, "pipeline": [{"$match": {"key": {"$gte": 0}}}]}}
+        assert len(list(collection.aggregate([union], batchSize=10))) == 2 * COUNT

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from shardwright.wire.error_codes import ErrorCode
 from tests.integration.routers import extra_router
 from tests.integration.sharded import LOWER, UPPER, Document, shard_by_hash, shard_by_range
 from tests.local_cluster import Client, RunningCluster, client_of
@@ -245,11 +246,16 @@ def test_a_join_from_one_shard_with_a_collection_on_the_other(both: Both) -> Non
 
 
 def test_documents_without_a_collection(both: Both) -> None:
+    """A mongos, and so a router, joins only sharded collections with them; nested in a pipeline, any collections."""
     pipeline: Pipeline = [{"$documents": [{"a": 1}, {"a": [2, 3]}]}, lookup("ranged")]
-    sharded, plain = ([in_any_order(each) for each in database.aggregate(pipeline)] for database in both)
-    assert sharded == plain
     nested: Pipeline = [{"$lookup": {"pipeline": pipeline, "as": "r"}}]
     assert_same(both, "whole", nested)
+    sharded, plain = both
+    first = next(plain.whole.aggregate([{"$limit": 1}, *nested]))
+    assert [in_any_order(each) for each in sharded.aggregate(pipeline)] == [in_any_order(each) for each in first["r"]]
+    with pytest.raises(OperationFailure, match=r"\$documents must run on mongoS, but cannot") as failure:
+        plain.aggregate(pipeline)
+    assert failure.value.code == ErrorCode.IllegalOperation
 
 
 def test_reads_of_a_view_that_joins(both: Both) -> None:

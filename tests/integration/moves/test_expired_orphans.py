@@ -68,8 +68,9 @@ def held_move(cluster: RunningCluster, donor: Client, documents: Documents) -> I
 def test_expired_orphans_are_no_events(cluster: RunningCluster, expiring: Documents) -> None:
     """The orphan of a document that lives on with a later date, and the orphan of one that expires on its new shard."""
     now = datetime.now(UTC)
-    expiring.insert_many([{"_id": key, "key": key, "at": now + timedelta(seconds=8)} for key in (1, 2)])
-    expiring.insert_one({"_id": 3, "key": SPLIT_AT + 3, "at": now})
+    soon = now + timedelta(seconds=15)  # after the stream is open, and the chunk has moved
+    expiring.insert_many([{"_id": key, "key": key, "at": soon} for key in (1, 2)])
+    expiring.insert_one({"_id": 3, "key": SPLIT_AT + 3, "at": soon})
     expiring.create_index("at", expireAfterSeconds=0)
     with (
         expiring.watch(max_await_time_ms=500) as stream,

@@ -140,7 +140,10 @@ def test_a_router_with_a_file_and_workers(
             lambda: router.lines("Could not read the configuration again; nothing was changed"),
             what="the mistake is logged",
         )
-        assert line["error"] == f"{router.file}:1: unknown key nett; did you mean net?"
+        assert line["error"].splitlines() == [
+            f"{router.file}:1: unknown key nett; did you mean net?",
+            "the following arguments are required: --configdb",
+        ]
         with router.client() as client:
             assert client.admin.command({"getParameter": 1, "cursorTimeoutMillis": 1})["cursorTimeoutMillis"] == 6000
         router.process.terminate()

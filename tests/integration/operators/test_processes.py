@@ -161,13 +161,15 @@ def test_metrics_count(cluster: RunningCluster, ranged: Documents) -> None:
     assert finds() == before + 7
 
 
-def test_slow_operations_are_logged(cluster: RunningCluster, ranged: Documents) -> None:
-    ranged.insert_one({"key": 1})
-    list(ranged.find({"key": 1, "$where": "sleep(150) || true"}))
+def test_slow_operations_are_logged(cluster: RunningCluster, placed: Documents) -> None:
+    placed.insert_one({"key": 1})
+    list(placed.find({"key": 1, "$where": "sleep(150) || true"}))
     for name, field, expected in (("router.0", "shards", [LOWER]), (f"{LOWER}.0.shardd", "outcome", "ok")):
         entries = [json.loads(line) for line in cluster.log(name).splitlines()]
         slow = [entry for entry in entries if entry["msg"] == "Slow operation" and entry.get("command") == "find"]
-        (ours,) = [entry for entry in slow if entry["namespace"] == ranged.full_name]
+        ours = max(
+            (entry for entry in slow if entry["namespace"] == placed.full_name), key=lambda entry: entry["duration_ms"]
+        )
         assert ours[field] == expected
         assert ours["duration_ms"] >= 150
 

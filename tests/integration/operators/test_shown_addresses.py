@@ -49,8 +49,14 @@ def mongod_ports(cluster: RunningCluster) -> set[str]:
     return {each["address"].rpartition(":")[2] for each in cluster.document["processes"] if each["role"] == "mongod"}
 
 
+UNIX_CLIENT: Final = "anonymous unix socket:27017"
+"""Name of each client of a mongod's UNIX socket, also where another mongod listens on 27017."""
+
+
 def named_ports(reply: Any, ports: set[str]) -> set[str]:  # noqa: ANN401 - any value of BSON
     """The ports in a reply that are of mongods."""
+    if reply == UNIX_CLIENT:
+        return set()
     if isinstance(reply, Mapping):
         return set().union(*(named_ports(value, ports) for value in reply.values()))
     if isinstance(reply, list):

@@ -15,8 +15,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from shardwright.sharding.time_signer import SigningKey, proof_of
-from shardwright.sharding.timestamps import pack_timestamp
+from shardwright.sharding.cluster_time import SigningKey, pack_timestamp, proof_of
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import router_of
 from tests.integration.sharded import Document

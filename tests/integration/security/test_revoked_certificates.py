@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pymongo.errors import ConnectionFailure
 
 from shardwright.deploy.authority import Authority
-from shardwright.deploy.tls_files import TlsFiles
+from shardwright.deploy.certs import TlsFiles
 from tests.local_cluster import RunningCluster, running_cluster
 
 PROCESSES: Final = ("router.0", "shard0.0.shardd", "config.0.configd", "shard0.0.mongod", "config.0.mongod")

@@ -18,10 +18,9 @@ from bson.binary import Binary
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from shardwright.deploy.access import Access
-from shardwright.deploy.key_rotation import Rotation, Stage
+from shardwright.deploy.internal_authentication import Rotation, Stage
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.scram.client import ClientConversation
-from shardwright.wire.scram.keys import Mechanism, ScramKeys
+from shardwright.wire.scram import ClientConversation, Mechanism, ScramKeys
 from tests.credentials import Credentials
 from tests.integration.health import http_get
 from tests.integration.raw_client import RawClient, raw_client

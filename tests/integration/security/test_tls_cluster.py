@@ -15,8 +15,8 @@ from cryptography import x509
 from pymongo.errors import ConnectionFailure, OperationFailure
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from shardwright.deploy.certs import TlsFiles
 from shardwright.deploy.ports import PortReservation
-from shardwright.deploy.tls_files import TlsFiles
 from shardwright.mongosh_compat.runner import find_mongosh
 from tests.certificates import Authority
 from tests.integration.waiting import eventually

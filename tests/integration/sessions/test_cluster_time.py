@@ -11,7 +11,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pymongo import DeleteOne
 
-from shardwright.sharding.time_signer import SigningKey
+from shardwright.sharding.cluster_time import SigningKey
 from shardwright.wire.message import op_msg
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client

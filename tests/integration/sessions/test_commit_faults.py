@@ -17,7 +17,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
 from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from shardwright.daemon.user_names import UserName
+from shardwright.daemon.users import UserName
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client

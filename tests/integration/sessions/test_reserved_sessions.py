@@ -7,7 +7,7 @@ from bson.binary import Binary
 from bson.int64 import Int64
 
 from shardwright.daemon.sidecar.term_fence import FENCE_SESSION_ID
-from shardwright.shardd.local_mongod.reserved_session_ids import RESERVED_SESSION_IDS
+from shardwright.daemon.users import RESERVED_SESSION_IDS
 from shardwright.wire.error_codes import ErrorCode
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import Documents

@@ -14,7 +14,7 @@ from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
-from shardwright.sharding.session_cache import NAMESPACE
+from shardwright.sharding.logical_sessions import NAMESPACE
 from tests.fail_points import fail_point
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import extra_router

@@ -164,6 +164,14 @@ NO_KEYS: tuple[object, ...] = (
 )
 
 
+def without_shard(found: object) -> object:
+    """An answer without the shard that an error of a router's explanation names."""
+    match found:
+        case (code, str(text)):
+            return code, re.sub(r"^Explain command on shard \w+ failed :: caused by :: ", "", text)
+    return found
+
+
 @pytest.mark.parametrize(
     "hint",
     [INDEX, INDEX_OF_BUCKETS, "by_id", "missing", {"$natural": 1}, {"missing": 1}, {"spot": "2dsphere"}, *NO_KEYS],
@@ -191,7 +199,7 @@ def test_hints(stored: Database[Document], alone: Database[Document], hint: obje
         for read, same in zip(reads(name), reads(expected), strict=True):
             assert answer(stored, read, found) == answer(alone, same, found), read
             explained, same = ({"explain": each, "verbosity": "queryPlanner"} for each in (read, same))
-            assert answer(stored, explained, indexes) == answer(alone, same, indexes), read
+            assert without_shard(answer(stored, explained, indexes)) == answer(alone, same, indexes), read
 
 
 @pytest.mark.parametrize("hint", [INDEX, INDEX_OF_BUCKETS, "by_id", {"missing": 1}, {"at": "text"}], ids=repr)
