@@ -56,10 +56,16 @@ class OneMongod:
 
 
 class PlainStage(Stage):
-    """A stage whose collections are not sharded."""
+    """A stage whose collections are not sharded.
+
+    They exist before any transaction: while a collection is being created, mongod's transactions may see its first
+    documents appear between two reads, snapshot reads too.
+    """
 
     def create(self, *worlds: World) -> None:
-        self.worlds += worlds
+        for world in worlds:
+            self.collections.create_collection(world.name)
+            self.worlds.append(world)
 
 
 @pytest.fixture(scope="module")

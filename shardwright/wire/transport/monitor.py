@@ -111,8 +111,8 @@ class ReplicaSetMonitor:
 
     @property
     def connection_string(self) -> str:
-        """``set/host:port,host:port`` with the currently known members, in a stable order."""
-        return f"{self.set_name}/{','.join(sorted(self.members))}"
+        """``set/host:port,host:port`` with the currently known members, or else the seeds, in a stable order."""
+        return f"{self.set_name}/{','.join(sorted(self.members or self._seeds))}"
 
     def description(self) -> dict[str, Any]:
         """Return the set as ``connPoolStats`` shows it."""

@@ -61,10 +61,13 @@ def is_primary(member: Member) -> bool:
         return bool(mongod.admin.command("hello")["isWritablePrimary"])
 
 
-def make_primary(member: Member) -> None:
-    """Have the mongod of a member elected."""
+def make_primary(*candidates: Member) -> Member:
+    """Have the mongod of one of some members elected, and return the member.
 
-    def is_elected() -> bool:
+    Without the primary only the member with the newest oplog entry can win.
+    """
+
+    def is_elected(member: Member) -> bool:
         with member.mongod_client() as mongod:
             try:
                 mongod.admin.command("replSetStepUp")
@@ -72,7 +75,10 @@ def make_primary(member: Member) -> None:
                 return False
         return is_primary(member)
 
-    eventually(is_elected, within=60, what=f"{member.address} is primary")
+    return eventually(
+        lambda: next(filter(is_elected, candidates), None),
+        what=f"one of {[each.address for each in candidates]} is primary",
+    )
 
 
 def move(cluster: MiniCluster, namespace: str, to: str) -> None:
@@ -149,7 +155,6 @@ def test_what_a_suspended_mongod_may_answer(world: MiniCluster) -> None:
     sharded = ShardedNamespace(world, "napped.c", {"a": 1}, "sh0")
     shard = world.shards["sh0"]
     first = primary_of(shard)
-    second = next(each for each in shard.members if each is not first)
     find = {"find": "c", "filter": {"a": 1}, "shardVersion": sharded.version()}
     reads = {
         "linearizable": {**find, "readConcern": {"level": "linearizable"}},
@@ -166,7 +171,7 @@ def test_what_a_suspended_mongod_may_answer(world: MiniCluster) -> None:
         with asleep(first.mongod):
             for client, read in zip(clients, reads.values(), strict=True):
                 client.send_command(read, db="napped")
-            make_primary(second)
+            second = make_primary(*(each for each in shard.members if each is not first))
             with second.client() as other:
                 late = {**insert, "documents": [{"_id": "late", "a": 1}]}
                 eventually(lambda: is_done(other, late), what="the new primary takes writes")

@@ -228,3 +228,12 @@ def test_a_set_without_members_is_looked_for_at_its_seeds_again() -> None:
         await wait_for(monitor, lambda: monitor.primary == fake.hosts[0])
 
     trio.run(with_fake_set, 2, scenario)
+
+
+def test_a_primary_that_lists_no_members_leaves_the_seeds_in_the_connection_string() -> None:
+    async def scenario(fake: FakeSet, monitor: ReplicaSetMonitor) -> None:
+        fake.elect(0, term=1, hosts=[])
+        await wait_for(monitor, lambda: not monitor.members)
+        assert monitor.connection_string == f"rs/{fake.hosts[-1]}"
+
+    trio.run(with_fake_set, 2, scenario)
