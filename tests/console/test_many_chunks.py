@@ -39,10 +39,8 @@ def chunks_in_catalog(cluster: RunningCluster, namespace: str, count: int, copie
     uuids = [Binary.from_uuid(uuid4()) for _ in names]
     epoch, timestamp = ObjectId(), Timestamp(1_700_000_000, 1)
     bounds: list[object] = [MinKey(), *range(count - 1), MaxKey()]
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {
-            "_id": ObjectId(),
-            "uuid": uuids[0],
             "min": {"a": bounds[number]},
             "max": {"a": bounds[number + 1]},
             "shard": second if number < count // 4 else first,
@@ -66,15 +64,10 @@ def chunks_in_catalog(cluster: RunningCluster, namespace: str, count: int, copie
     ]
     with cluster.direct("config.0.mongod") as config:
         try:
-            config.config.chunks.insert_many(chunks, ordered=False)
-            for uuid in uuids[1:]:
-                copy: list[dict[str, Any]] = [
-                    {"$match": {"uuid": uuids[0]}},
-                    {"$set": {"uuid": uuid}},
-                    {"$unset": "_id"},
-                    {"$merge": "chunks"},
-                ]
-                config.config.chunks.aggregate(copy)
+            for uuid in uuids:
+                for chunk in chunks:
+                    chunk |= {"_id": ObjectId(), "uuid": uuid}
+                config.config.chunks.insert_many(chunks, ordered=False)
             config.config.collections.insert_many(entries)
             yield
         finally:
