@@ -106,6 +106,7 @@ class Store:
         self._valid_until = 0.0
         self.written: Timestamp | None = None
         self._sessions: asyncio.Queue[AsyncClientSession] = asyncio.Queue()
+        self._recording = asyncio.Lock()
 
     async def acquire(self) -> None:
         """Acquire the lease.
@@ -208,6 +209,11 @@ class Store:
             counters: the work of this process.
             is_new: record it even if nothing was done.
         """
+        # Of two at once, one could come last at the source and the other at the target.
+        async with self._recording:
+            return await self._record(last, copied=copied, counters=counters, is_new=is_new)
+
+    async def _record(self, last: Timestamp, *, copied: bool, counters: Mapping[str, int], is_new: bool) -> bool:
         self._start_last = self._start_last or last
         session = Session(uuid.uuid4().hex, self._started, time.time(), self._start_last, last, copied, dict(counters))
         if not is_new and not is_change(self._recorded, session):

@@ -59,7 +59,7 @@ def survive(ends: Ends, workload: Workload, phase: str, fault: Callable[[SyncPro
             check_moment(ends, progress)
             if phase != "copy":
                 # What has been copied is not read again.
-                assert progress["counters"]["documents_read"] < DOCUMENTS // 2
+                assert progress["counters"]["documents_read"] < DOCUMENTS // 2, (progress, process.errors)
             workload.stop()
             process.wait_followed(ends.source)
             assert contents(ends.target) == contents(ends.source)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bson.timestamp import Timestamp
 from pymongo import InsertOne
 from pymongo.errors import OperationFailure
 
@@ -55,6 +56,21 @@ def test_a_slow_process_continues_with_its_lease(ends: Ends, monkeypatch: pytest
     ends.target[DATABASE].create_collection("items")
     asyncio.run(run())
     assert ends.target[DATABASE].items.distinct("_id") == [1, 2]
+
+
+def test_checkpoints_at_one_time_leave_both_sides_with_the_same(ends: Ends) -> None:
+    """The end of the copy records one, and so does a timer; otherwise the next process would compare everything."""
+
+    async def run() -> None:
+        async with opened(ends) as store:
+            await store.acquire()
+            records = [store.record(Timestamp(each, 1), copied=True, counters={}, is_new=True) for each in range(1, 9)]
+            await asyncio.gather(*records)
+            agreed = await store.agreement()
+            assert agreed.is_exact, agreed
+            assert agreed.last == Timestamp(8, 1)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("lease_seconds", [0.0, 10.0])
