@@ -82,7 +82,7 @@ class BalancedWorld:
             status = self.run({"_configsvrBalancerStatus": 1})
             return status["numBalancerRounds"] >= wanted and not status["inBalancerRound"]
 
-        eventually(done, within=60, what=f"{number} rounds")
+        eventually(done, what=f"{number} rounds")
 
     def wait_moves(self, shard: str, number: int) -> list[dict[str, Any]]:
         """Wait for requests to move chunks away from a shard."""

@@ -108,7 +108,7 @@ class World:
         return dict(found)
 
     def wait_finished(self) -> None:
-        eventually(lambda: "defragmentCollection" not in self.entry(), within=60, what="the end of defragmentation")
+        eventually(lambda: "defragmentCollection" not in self.entry(), what="the end of defragmentation")
 
     def placement(self, sharded: Sharded) -> Bounds:
         return [(each["min"]["x"], each["max"]["x"], each["shard"]) for each in self.catalog.chunks(sharded)]
@@ -367,7 +367,7 @@ def test_another_collection_of_the_name_begins_anew(world: World) -> None:
     may_end = world.shards["c"].held["dataSize"] = threading.Event()
     world.configure(defragmentCollection=True)
     world.run({"_configsvrBalancerStart": 1})
-    eventually(lambda: world.shards["c"].received("dataSize"), within=60, what="the last chunk is measured")
+    eventually(lambda: world.shards["c"].received("dataSize"), what="the last chunk is measured")
     world.catalog.config.collections.delete_one({"_id": NAMESPACE})
     world.catalog.config.chunks.delete_many({"uuid": dropped.uuid})
     created = world.collection(chunks, keys)
@@ -396,7 +396,7 @@ def test_draining_shards_receive_nothing(world: World) -> None:
     sharded = world.collection(FRAGMENTS, KEYS)
     world.configure(defragmentCollection=True)
     world.run({"_configsvrBalancerStart": 1})
-    eventually(lambda: world.received("dataSize") >= 4, within=60, what="all chunks are measured")
+    eventually(lambda: world.received("dataSize") >= 4, what="all chunks are measured")
     world.wait_finished()
     assert (30, 35, "c") in world.placement(sharded)
 
@@ -409,10 +409,10 @@ def test_nothing_begins_once_the_balancer_is_stopped(world: World) -> None:
         shard.held["_shardsvrMoveRange"] = may_end
     world.configure(defragmentCollection=True)
     world.run({"_configsvrBalancerStart": 1})
-    eventually(lambda: world.received("_shardsvrMoveRange"), within=60, what="a move")
+    eventually(lambda: world.received("_shardsvrMoveRange"), what="a move")
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(world.run, {"_configsvrBalancerStop": 1})
-        eventually(lambda: world.run({"_configsvrBalancerStatus": 1})["mode"] == "off", within=60, what="it stops")
+        eventually(lambda: world.run({"_configsvrBalancerStatus": 1})["mode"] == "off", what="it stops")
         assert not stopping.done()
         may_end.set()
         stopping.result(60)

@@ -60,7 +60,7 @@ def wait_finished(cluster: FaultCluster, former: int) -> None:
     """Wait until the next primary of the primary shard has finished the changes that it recovered."""
     primary = cluster.primary_index(LOWER, other_than=former)
     config = cluster.client(f"{LOWER}.{primary}.mongod").config
-    eventually(lambda: not list(config["system.sharding_ddl_coordinators"].find()), within=60, what="it is finished")
+    eventually(lambda: not list(config["system.sharding_ddl_coordinators"].find()), what="it is finished")
 
 
 @contextmanager

@@ -9,12 +9,12 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.02
 
 
-def eventually(condition: Callable[[], T | None], *, within: float = 60.0, what: str = "the condition") -> T:
+def eventually(condition: Callable[[], T | None], *, within: float = 120.0, what: str = "the condition") -> T:
     """Poll a condition until its result is true, and return the result.
 
     Args:
         condition: called every few milliseconds; an exception from it ends the wait.
-        within: seconds.
+        within: seconds; by default enough for a busy machine.
         what: for the error message.
 
     Raises:

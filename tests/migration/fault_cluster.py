@@ -101,7 +101,7 @@ class FaultCluster:
                         return (index,)
             return None
 
-        return eventually(find, within=60, what=f"{shard} has a primary")[0]
+        return eventually(find, what=f"{shard} has a primary")[0]
 
     def primary_daemon(self, shard: str) -> str:
         """The name of the daemon of a shard's primary."""

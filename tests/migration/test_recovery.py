@@ -70,7 +70,7 @@ def test_recipient_whose_mongod_stops_while_it_is_released(cluster: FaultCluster
         with stopped_at(cluster, namespace, BEFORE_COMMIT) as (point, move):
             with cluster.paused(f"{RECIPIENT}.mongod"):
                 point.turn_off()
-                eventually(lambda: not is_primary(), within=60, what="the mongod is missed")
+                eventually(lambda: not is_primary(), what="the mongod is missed")
             reply = move.wait()
         assert reply is not None
         assert reply["ok"] == 1, reply

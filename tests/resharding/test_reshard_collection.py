@@ -227,9 +227,7 @@ def test_a_transaction_commits_while_writes_are_blocked(
             collection.insert_one({"_id": "new", "key": LAST - 1, "other": 1}, session=session)
             point.turn_off()
             blocked = {"ns": namespace, "state": "blocking-writes"}
-            eventually(
-                lambda: client.config.reshardingOperations.find_one(blocked), within=60, what="writes are blocked"
-            )
+            eventually(lambda: client.config.reshardingOperations.find_one(blocked), what="writes are blocked")
             collection.update_one({"key": 2}, {"$set": {"text": "y"}}, session=session)
         assert running.wait() is None
     assert collection.distinct("_id", {"$or": [{"text": "y"}, {"_id": "new"}]}) == [1, 2, "new"]

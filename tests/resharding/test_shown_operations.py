@@ -75,7 +75,7 @@ def test_an_operation_under_way(collection: Documents, cluster: RunningCluster) 
         def are_copied() -> bool:
             return sum(int(part.get("documentsCopied", 0)) for part in shown(client, namespace)) == 400
 
-        eventually(are_copied, within=60, what="all documents are copied")
+        eventually(are_copied, what="all documents are copied")
         assert sum(part.get("approxDocumentsToCopy", 0) for part in shown(client, namespace)) == 400
         reported = cluster.local.reshardings()
         assert [each["process"] for each in reported] == ["shard0.0.shardd", "shard1.0.shardd"]

@@ -88,7 +88,7 @@ def test_a_full_disk_at_the_target_delays_a_replication(
                 large.insert_one({"_id": number, "data": os.urandom(DOCUMENT_BYTES)})
                 return small_target.has_ended
 
-            eventually(has_ended, within=60, what="the mongod with the full disk has ended")
+            eventually(has_ended, what="the mongod with the full disk has ended")
             filler.unlink()
             small_target.start()
             process.wait_for(lambda progress: progress["canCommit"])

@@ -52,7 +52,7 @@ def test_what_was_merged_is_right_and_the_rest_can_be_merged(
             return tuple(target.find(sort=[("key", 1)]))
         return None
 
-    eventually(lambda: found() is not None, within=60, what="the target can be read")
+    eventually(lambda: found() is not None, what="the target can be read")
     assert [document for document in found() or () if document not in MERGED] == []
 
     def merges() -> bool:
@@ -61,5 +61,5 @@ def test_what_was_merged_is_right_and_the_rest_can_be_merged(
             return True
         return False
 
-    eventually(merges, within=60, what="the rest is merged")
+    eventually(merges, what="the rest is merged")
     assert found() == tuple(MERGED)

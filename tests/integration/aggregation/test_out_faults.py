@@ -53,7 +53,7 @@ def test_the_target_is_replaced_as_a_whole_or_not_at_all(
     def is_over() -> bool:
         return sorted(lower_mongod[database.name].list_collection_names()) == [placed.name, "target"]
 
-    eventually(is_over, within=60, what="nothing but the collections is left")
+    eventually(is_over, what="nothing but the collections is left")
 
     def is_whole() -> bool:
         with suppress(PyMongoError):
@@ -61,4 +61,4 @@ def test_the_target_is_replaced_as_a_whole_or_not_at_all(
             return found == OLD or found == [{"_id": n * 10, "new": n * 10} for n in range(COUNT)]
         return False
 
-    eventually(is_whole, within=60, what="the target is whole")
+    eventually(is_whole, what="the target is whole")

@@ -137,7 +137,7 @@ class Inserts:
     def wait_for_progress(self) -> None:
         """Wait for some more documents."""
         goal = len(self.written) + 20
-        eventually(lambda: len(self.written) >= goal, within=60, what="clients insert")
+        eventually(lambda: len(self.written) >= goal, what="clients insert")
 
     def stop(self) -> None:
         """Insert no more."""

@@ -109,7 +109,7 @@ def wait_for_primary(cluster: RunningCluster, *, other_than: int | None = None) 
         index = primary(cluster)
         return None if index is None or index == other_than else (index,)
 
-    return eventually(new_primary, within=60, what="a member is primary")[0]
+    return eventually(new_primary, what="a member is primary")[0]
 
 
 def hello_of_whole_set(client: Client) -> Document | None:

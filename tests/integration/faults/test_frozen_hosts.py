@@ -229,7 +229,7 @@ def test_a_replaced_primary_of_higher_priority_waits_for_its_daemon(place: Place
                 assert not mongod.admin.command("hello")["isWritablePrimary"]
                 sleep(POLL_SECONDS)
         assert cluster.primary_index(LOWER) != before
-        eventually(lambda: cluster.primary_index(LOWER) == before, within=60, what="the preferred member is elected")
+        eventually(lambda: cluster.primary_index(LOWER) == before, what="the preferred member is elected")
 
 
 @contextmanager

@@ -116,5 +116,5 @@ def test_reads_that_another_shard_merges_end(cluster: FaultCluster) -> None:
     ):
         waiting = [pool.submit(seconds_until_it_fails, number) for number in range(MERGED_READS)]
         assert max(each.result(timeout=2 * MERGED_SECONDS_MAX) for each in waiting) < MERGED_SECONDS_MAX
-    assert len(eventually(lambda: list(collection.aggregate(pipeline)), within=60, what="the shard is back")) == 1000
+    assert len(eventually(lambda: list(collection.aggregate(pipeline)), what="the shard is back")) == 1000
     client.drop_database("frozen_merges")

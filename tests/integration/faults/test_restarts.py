@@ -59,7 +59,7 @@ def test_whole_cluster_restarts_with_its_data(fragile: RunningCluster, busy: Doc
     for name in names:
         # A mongod of a set becomes ready by itself; a daemon when its mongod and the config servers are ready.
         fragile.restart(name)
-    eventually(lambda: sorted(document["_id"] for document in busy.find()) == before, within=60)
+    eventually(lambda: sorted(document["_id"] for document in busy.find()) == before)
     workload.check(list(busy.find()))
     with running_workload(busy) as workload:
         workload.wait_for_progress(20)

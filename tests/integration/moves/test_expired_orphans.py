@@ -82,7 +82,7 @@ def test_expired_orphans_are_no_events(cluster: RunningCluster, expiring: Docume
         events = take(stream, 3, within=60)
         with cluster.direct(f"{LOWER}.0.mongod") as donor:
             orphans = donor[expiring.database.name][expiring.name]
-            eventually(lambda: not orphans.find_one(), within=60, what="the orphans have expired")
+            eventually(lambda: not orphans.find_one(), what="the orphans have expired")
         expiring.insert_one({"_id": 4, "key": SPLIT_AT + 4})
         events += take(stream, 1)
         assert stream.try_next() is None
@@ -95,7 +95,7 @@ def test_a_document_that_expires_while_it_moves_is_deleted_once(cluster: Running
         with held_move(cluster, donor, expiring) as copies:
             assert copies.count_documents({}) == 20
             events = take(stream, 20, within=60)
-            eventually(lambda: not copies.find_one(), within=60, what="the copies have expired")
+            eventually(lambda: not copies.find_one(), what="the copies have expired")
         expiring.insert_one({"_id": 20, "key": 1})
         events += take(stream, 1)
         assert stream.try_next() is None
@@ -116,7 +116,7 @@ def test_a_document_whose_copy_expires_first_is_deleted_once(cluster: RunningClu
         try:
             with held_move(cluster, donor, expiring) as copies:
                 assert copies.count_documents({}) == 21
-                eventually(lambda: copies.count_documents({}) == 1, within=60, what="the copies have expired")
+                eventually(lambda: copies.count_documents({}) == 1, what="the copies have expired")
             assert expiring.count_documents({}) == 1
         finally:
             patient.admin.command("setParameter", 1, ttlMonitorEnabled=True)

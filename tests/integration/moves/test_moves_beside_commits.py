@@ -38,7 +38,7 @@ def commits(placed: Documents) -> Iterator[list[int]]:
     with ThreadPoolExecutor(WRITERS) as pool:
         running = [pool.submit(commit_all, number) for number in range(WRITERS)]
         try:
-            eventually(lambda: min(committed) > 0, within=60.0, what="all writers have committed")
+            eventually(lambda: min(committed) > 0, what="all writers have committed")
             yield committed
         finally:
             is_ending.set()

@@ -60,5 +60,5 @@ def test_the_series_of_alerts_exist_at_the_start(new_cluster: RunningCluster) ->
         }
 
     # What is read from mongods follows soon after the start.
-    eventually(lambda: not missing() or None, within=60, what="all series exist")
+    eventually(lambda: not missing() or None, what="all series exist")
     assert missing() == set()

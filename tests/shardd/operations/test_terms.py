@@ -94,7 +94,7 @@ def move(cluster: MiniCluster, namespace: str, to: str) -> None:
                 return False
             return True
 
-        eventually(is_moved, within=60, what="the range is moved")
+        eventually(is_moved, what="the range is moved")
 
 
 def test_a_request_in_the_socket_of_a_suspended_daemon_is_not_run_by_old_metadata(world: MiniCluster) -> None:

@@ -218,5 +218,5 @@ def test_another_member_of_the_recipient_knows_it(tmp_path: Path) -> None:
                     return None
                 return None if has_category(reply.get("code", 0), Category.RETRYABLE) else reply
 
-            reply = eventually(reply_of_other_member, within=60, what="another member answers")
+            reply = eventually(reply_of_other_member, what="another member answers")
             assert reply == {"n": 2, "retriedStmtIds": [0], "ok": 1.0}

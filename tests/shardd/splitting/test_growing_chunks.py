@@ -76,9 +76,7 @@ class Growing(ShardedNamespace):
 
     def wait_chunks(self, number: int) -> list[dict[str, Any]]:
         """Wait until there are this many chunks, and return them."""
-        return eventually(
-            lambda: found if len(found := self.chunks()) >= number else None, within=60, what=f"{number} chunks"
-        )
+        return eventually(lambda: found if len(found := self.chunks()) >= number else None, what=f"{number} chunks")
 
 
 def attempts(daemon: Client, mini: MiniCluster) -> dict[str, float]:
@@ -121,7 +119,7 @@ def test_the_hot_end_is_split_off_and_moves(mini: MiniCluster, db: str, config: 
         ends = [commit["details"] for commit in commits if commit["details"]["max"]["k"] == MaxKey()]
         return any(end["min"]["k"] > 0 and (end["from"], end["to"]) == ("sh0", "sh1") for end in ends)
 
-    eventually(moved, within=60, what="the hot end on the other shard")
+    eventually(moved, what="the hot end on the other shard")
     assert not [each for each in sharded.chunks() if each.get("jumbo")]
     find = {"find": "c", "batchSize": 1000}
 
@@ -139,7 +137,7 @@ def test_a_chunk_of_one_key_stays_whole(mini: MiniCluster, db: str, config: Clie
     assert sharded.split([{"k": 0}, {"k": 1000}])["ok"]
     before = attempts(daemon, mini).get("noSplitPoints", 0)
     sharded.write(*[7] * 120)
-    eventually(lambda: attempts(daemon, mini).get("noSplitPoints", 0) > before, within=60, what="an attempt")
+    eventually(lambda: attempts(daemon, mini).get("noSplitPoints", 0) > before, what="an attempt")
     assert len(sharded.chunks()) == 3
 
 
@@ -161,7 +159,7 @@ def test_nothing_is_split_when_that_is_disabled(
         sharded.write(*range(120))
         if off != "parameter":
             disabled = before.get("disabled", 0)
-            eventually(lambda: attempts(daemon, mini).get("disabled", 0) > disabled, within=60, what="an attempt")
+            eventually(lambda: attempts(daemon, mini).get("disabled", 0) > disabled, what="an attempt")
         assert len(sharded.chunks()) == 1
     finally:
         daemon.admin.command("setParameter", 1, autoSplitChunks=True)
@@ -192,7 +190,7 @@ def test_a_split_waits_for_a_move_of_its_chunk(mini: MiniCluster, db: str, confi
         hanging.turn_off()
         moving.result(60)
     assert sum(attempts(daemon, mini).values()) >= sum(before.values())
-    eventually(lambda: len(sharded.documents("sh1")) == 120, within=60, what="all documents moved")
+    eventually(lambda: len(sharded.documents("sh1")) == 120, what="all documents moved")
     for chunk in sharded.chunks():
         assert chunk["shard"] == ("sh1" if chunk["min"]["k"] == 0 else "sh0")
 

@@ -92,7 +92,7 @@ def wait_finished(cluster: MiniCluster) -> None:
             print(f"not there yet: {error}")
             return False
 
-    eventually(is_finished, within=60, what="no migration is left")
+    eventually(is_finished, what="no migration is left")
 
 
 def end(move: Move) -> None:
