@@ -26,9 +26,6 @@ from shardwright.deploy.mongod import connect
 from shardwright.deploy.supervisor import ask
 from shardwright.deploy.topology import ProcessPlan, Role
 
-# Seconds within which a daemon must answer. A paused daemon does not, and is omitted.
-_ANSWER_SECONDS: Final = 2.0
-
 _MIGRATIONS: Final[list[dict[str, Any]]] = [
     {"$currentOp": {"allUsers": True}},
     {"$match": {"migration": {"$exists": True}}},
@@ -40,7 +37,7 @@ _RESHARDINGS: Final[list[dict[str, Any]]] = [
 ]
 
 ANSWER_SECONDS: Final = 2.0
-"""Seconds within which a process must answer; a paused one is shown without its state."""
+"""Seconds within which a process must answer; a paused one is shown without its state, or omitted."""
 
 _UNKNOWN: Final = "no answer"
 _STOPPED: Final = "stopped"
@@ -196,7 +193,7 @@ def _operations(
     """
 
     def ask(daemon: ProcessPlan) -> list[dict[str, Any]]:
-        with connect(daemon.address, _ANSWER_SECONDS, log_in) as client:
+        with connect(daemon.address, ANSWER_SECONDS, log_in) as client:
             try:
                 return [described(daemon.name, operation) for operation in client.admin.aggregate(pipeline)]
             except PyMongoError:
