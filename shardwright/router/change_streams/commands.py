@@ -76,12 +76,16 @@ class Commands:
 
     Args:
         variables: the raw elements ``let`` and ``collation`` of the client's command, which its stages depend on.
+        passed_on: its raw elements ``comment`` and ``$readPreference``, which look-ups carry as in MongoDB.
     """
 
-    def __init__(self, context: RouterContext, client: ClientConnection, variables: bytes = b"") -> None:
+    def __init__(
+        self, context: RouterContext, client: ClientConnection, variables: bytes = b"", passed_on: bytes = b""
+    ) -> None:
         self._context = context
         self._client = client
         self._variables = variables
+        self._passed_on = passed_on
 
     async def find(self, namespace: str, key: bytes, token: ResumeToken) -> dict[str, bytes]:
         """Return the documents with a key, by shard, as of the event's time or later and majority-committed.
@@ -106,13 +110,12 @@ class Commands:
         }
         if token.collection_uuid is not None:
             command["collectionUUID"] = Binary.from_uuid(token.collection_uuid)
-        operation = Operation(self._context, self._client, _request(bson.encode(command)))
+        operation = Operation(self._context, self._client, _request(append(bson.encode(command), self._passed_on)))
 
         async def attempt(routing: CollectionRouting) -> list[ShardReply]:
             shards = shards_for_read(routing, key, None, None)
-            return await open_on_shards(
-                operation, {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
-            )
+            frames = {shard: forwarded(operation, routing.versions_for(shard)) for shard in shards}
+            return await open_on_shards(operation, frames, preference=operation.read_preference)
 
         try:
             replies = await with_routing(operation, namespace, attempt)

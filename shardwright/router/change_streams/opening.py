@@ -29,6 +29,7 @@ from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
 _OF_NO_COLLECTION = ".$cmd.aggregate"
 _VARIABLES = (b"let", b"collation")
+_PASSED_ON = (b"comment", b"$readPreference")
 _PRIMARY_IF_THERE_IS_ONE = ReadPreference("primaryPreferred")
 _PING = encode_document({"ping": 1, "$db": "admin"})
 
@@ -98,7 +99,7 @@ async def _open(
     except BaseException:
         kill_opened(operation, replies)
         raise
-    commands = Commands(context, operation.client, raw_elements(request, _VARIABLES))
+    commands = Commands(context, operation.client, raw_elements(request, _VARIABLES), raw_elements(request, _PASSED_ON))
     pre_images = PreImages(commands)
     unsharded = UnshardedTimes(context.catalog, context.routing)
     images = Images(specification, commands, pre_images, unsharded) if specification.needs_images else None

@@ -15,9 +15,11 @@ from bson.max_key import MaxKey
 from pymongo.change_stream import ChangeStream
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
+from pymongo.read_preferences import Nearest
 
 from shardwright.wire.error_codes import ErrorCode
 from tests.fail_points import fail_point
+from tests.integration.profiles import profiling
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.routers import connect_to_all, extra_router
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents, shard_by_range
@@ -361,6 +363,21 @@ def test_a_renamed_collection(database: Database[Document]) -> None:
     with database.old.watch(max_await_time_ms=500) as stream:
         database.old.rename("new")
         assert [event["operationType"] for event in take(stream, 2)] == ["rename", "invalidate"]
+
+
+def test_look_ups_have_the_comment_and_the_read_preference(cluster: RunningCluster, placed: Documents) -> None:
+    insert(placed, 1)
+    preferring = placed.with_options(read_preference=Nearest())
+    with (
+        cluster.direct(f"{LOWER}.0.mongod") as mongod,
+        profiling(placed.database, mongod) as profiles,
+        preferring.watch(full_document="updateLookup", comment="mine", max_await_time_ms=500) as stream,
+    ):
+        placed.update_one({"key": 1}, {"$set": {"x": 1}})
+        (event,) = take(stream, 1)
+        (find,) = profiles.entries({"command.find": placed.name, "command.comment": "mine"})
+    assert event["fullDocument"] == {"_id": 1, "key": 1, "x": 1}
+    assert find["command"]["$readPreference"] == {"mode": "nearest"}
 
 
 def test_looked_up_documents(client: Client, placed: Documents) -> None:
