@@ -88,7 +88,7 @@ def test_other_errors_are_the_readings() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.SnapshotTooOld, ErrorCode.SnapshotUnavailable])
 def test_a_snapshot_that_is_gone_is_taken_again(code: ErrorCode) -> None:
-    servers = FakeConfigServers(TIME)
+    servers, clock = FakeConfigServers(TIME), trio.testing.MockClock()
     servers.failure = CommandError(code, "gone")
 
     async def main() -> None:
@@ -96,8 +96,9 @@ def test_a_snapshot_that_is_gone_is_taken_again(code: ErrorCode) -> None:
             nursery.start_soon(client_of(servers, VectorClock()).read, read_shards())
             await trio.testing.wait_all_tasks_blocked()
             servers.failure = None
+            clock.jump(1)
 
-    trio.run(main)
+    trio.run(main, clock=clock)
     assert len(servers.commands) == 2
 
 
