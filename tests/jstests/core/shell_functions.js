@@ -19,6 +19,7 @@
   assert.eq({ a: 1, b: 2 }, Object.extend({ a: 1 }, { b: 2 }));
   assert.eq({ a: 2 }, Object.merge({ a: 1 }, { a: 2 }));
   assert.eq(Object.bsonsize({}), 5);
+  assert.eq(Object.bsonsize([{}]), 13);
   assert.eq("007", (7).zeroPad(3));
   assert.eq("x", "  x".ltrim());
   assert.eq("shell_functions", jsTestName());

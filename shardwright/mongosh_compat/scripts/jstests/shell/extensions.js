@@ -25,7 +25,7 @@ define(Object, {
   },
   merge: (target, source, isDeep) => Object.extend(Object.extend({}, target, isDeep), source, isDeep),
   keySet: (document) => Object.keys(document),
-  bsonsize: (document) => toBytes(document).length,
+  bsonsize: (document) => toBytes(Array.isArray(document) ? { ...document } : document).length,
   invalidForStorage: () => null,
 });
 
