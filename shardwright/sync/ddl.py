@@ -7,15 +7,16 @@ collection never affect a later one of the same name.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
 from shardwright.sync.changes import Change
 from shardwright.sync.copying import Copier, planned_ranges
-from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, repeated
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, repeated
 from shardwright.sync.placing import match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
     OPTION_DEFAULTS,
@@ -163,10 +164,15 @@ class Catalog:
                 self._writer.merged.discard(namespace)
         self.namespaces.clear()
         self._writer.collections.clear()
-        for each in sorted(here.values(), key=lambda each: each.kind == "view"):
+        for each in here.values():
             self.know(each)
-            await self.create(self.planned(each))
+        await self.create_all([self.planned(each) for each in here.values()])
         return list(here.values())
+
+    async def create_all(self, collections: Sequence[Collection]) -> None:
+        """Create collections at the target, sharded if they should be, and then views."""
+        for are_views in (False, True):
+            await at_once(partial(self.create, each) for each in collections if (each.kind == "view") is are_views)
 
     async def create(self, collection: Collection) -> None:
         """Create a collection at the target, sharded if it should be."""

@@ -57,6 +57,9 @@ ATTEMPTS_MAX: Final = 10
 FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 64.0
 
+REQUESTS_MAX: Final = 8
+"""Number of requests that `at_once` makes at a time."""
+
 
 class End:
     """One deployment.
@@ -293,6 +296,23 @@ async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
             return result
         await asyncio.sleep(seconds)
     return await attempt()
+
+
+async def at_once(requests: Iterable[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """Make requests, `REQUESTS_MAX` at a time, begun in their order, and return their results in that order.
+
+    Raises:
+        ExceptionGroup: some have failed; the others are cancelled.
+    """
+    free = asyncio.Semaphore(REQUESTS_MAX)
+
+    async def one(request: Callable[[], Awaitable[Result]]) -> Result:
+        async with free:
+            return await request()
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(one(each)) for each in requests]
+    return [each.result() for each in running]
 
 
 def pauses() -> Iterator[float]:

@@ -1,7 +1,9 @@
 """Preparation of a run: plan the replication, or find its position to resume."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from bson import decode
@@ -12,9 +14,9 @@ from shardwright.sync.batches import Limits
 from shardwright.sync.changes import Value, id_of
 from shardwright.sync.copying import WORKERS, Copier, planned_ranges
 from shardwright.sync.ddl import Catalog
-from shardwright.sync.ends import End, repeated
+from shardwright.sync.ends import End, at_once, repeated
 from shardwright.sync.following import Follower
-from shardwright.sync.plan import Deployment, Plan, may_repeat_ids, planned
+from shardwright.sync.plan import Collection, Deployment, Plan, may_repeat_ids, planned
 from shardwright.sync.ranges import ids_filter
 from shardwright.sync.replication import Replication
 from shardwright.sync.store import SYNC, Store, shown
@@ -139,7 +141,9 @@ async def _plan(
     replication: Replication, options: Options, source: End, target: End, ours: Deployment, theirs: Deployment
 ) -> tuple[Plan, Mapping[str, int]]:
     """Compare both ends; nothing is written unless everything can be."""
-    counts = {each: await _has_documents(target, each) for each in theirs.collections if each in ours.collections}
+    present = [each for each in theirs.collections if each in ours.collections]
+    found_there = await at_once(partial(_has_documents, target, each) for each in present)
+    counts = dict(zip(present, found_there, strict=True))
     plan = planned(replication, ours, theirs, merges=options.merges, counts=counts, carries_users=options.users)
     refusals = [*plan.refusals]
     for each in plan.collections:
@@ -171,24 +175,19 @@ async def _begin(
     Args:
         position: of an interrupted process that has created some of them, or empty.
     """
-    ranges = []
     names = {each.namespace for each in plan.collections}
     created = {*position.get("created", ())}
     present = (names & theirs.collections.keys()) - created
     writer.merged |= present
     # Otherwise a process that continues would mistake the collections that this one creates for the target's own.
     await store.fenced(SYNC, {"_id": store.id}, {"created": sorted(created | (names - present))})
-    for each in sorted(plan.collections, key=lambda each: each.kind == "view"):
-        found = ours.collections[each.namespace]
-        catalog.know(found)
-        await catalog.create(each)
+    for each in plan.collections:
+        catalog.know(ours.collections[each.namespace])
+    await catalog.create_all(plan.collections)
+    for each in plan.collections:
         if each.namespace not in present:
-            await catalog.presplit(each)
-        if found.kind == "collection":
-            compares = bool(counts.get(each.namespace))
-            ranges += await repeated(
-                lambda name=each.namespace, compares=compares: planned_ranges(source, name, compares=compares)  # type: ignore[misc]
-            )
+            await catalog.presplit(each)  # one at a time: a shard refuses a second move
+    ranges = await _ranges(source, plan.collections, compared={each for each, count in counts.items() if count})
     await store.replace_ranges(ranges)
     fields = {"planned": True, "start": now, **catalog.stored(), "source_identity": ours.identity, "created": []}
     await store.fenced(SYNC, {"_id": store.id}, fields)
@@ -222,20 +221,23 @@ async def _resume(
             {"start_at_operation_time": position["start"]} if token is None else {"resume_after": decode(token)}
         )
         return start, await store.ranges()
-    await store.replace_ranges(await compared_ranges(source, await catalog.plan_again()))
+    # Everything is compared with the target, and only differences are written.
+    found = await catalog.plan_again()
+    await store.replace_ranges(await _ranges(source, found, compared={each.namespace for each in found}))
     began = now if is_lost or not is_same or agreed.last is None else agreed.last
     fields = {"start": began, "token": None, **catalog.stored(), "source_identity": ours.identity}
     await store.fenced(SYNC, {"_id": store.id}, fields)
     return {"start_at_operation_time": began}, await store.ranges()
 
 
-async def compared_ranges(source: End, collections: Sequence[Any]) -> list[dict[str, Any]]:
-    """Plan ranges in which everything is compared with the target, and only differences are written."""
-    ranges: list[dict[str, Any]] = []
-    for each in collections:
-        if each.kind == "collection":
-            ranges += await repeated(lambda name=each.namespace: planned_ranges(source, name, compares=True))  # type: ignore[misc]
-    return ranges
+async def _ranges(source: End, collections: Sequence[Collection], compared: Container[str]) -> list[dict[str, Any]]:
+    """Plan the ranges of collections, and compare the ones of ``compared`` with the target."""
+
+    async def ranges(namespace: str) -> list[dict[str, Any]]:
+        return await repeated(lambda: planned_ranges(source, namespace, compares=namespace in compared))
+
+    found = await at_once(partial(ranges, each.namespace) for each in collections if each.kind == "collection")
+    return list(chain.from_iterable(found))
 
 
 async def _repeated_id(source: End, namespace: str) -> Value | None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
+from shardwright.sync.ends import REQUESTS_MAX
 from shardwright.sync.plan import Collection
 from shardwright.sync.replication import Replication
 from shardwright.sync.rounds import Round
@@ -144,6 +145,29 @@ def test_comparisons_read_the_indexes_of_some_collections_and_of_changed_ones(mo
 
     monkeypatch.setattr(Catalog, "match", match)
     asyncio.run(run())
+
+
+def test_collections_are_created_several_at_a_time_and_views_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"db.c{each:03}" for each in range(100)]
+    running, most, created = 0, 0, list[str]()
+
+    async def create(self: Catalog, collection: Collection) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        created.append(collection.namespace)
+
+    async def run() -> None:
+        parts: Any = SimpleNamespace()
+        catalog = Catalog(Replication("mongodb://a", "mongodb://b"), parts, parts, parts, parts, [parts, parts])
+        await catalog.create_all([Collection("db.view", kind="view"), *map(Collection, names)])
+
+    monkeypatch.setattr(Catalog, "create", create)
+    asyncio.run(run())
+    assert most == REQUESTS_MAX
+    assert created == [*names, "db.view"]
 
 
 @pytest.mark.exhaustive
