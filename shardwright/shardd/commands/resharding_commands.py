@@ -28,9 +28,10 @@ async def resharding_donate(shard: ShardComponents, request: Request) -> dict[st
 
     Raises NoSuchReshardCollection or CollectionUUIDMismatch.
     """
-    donor = await shard.resharding.donate(_participation(request))
+    participation = _participation(request)
+    donor = await shard.resharding.donate(participation)
     if Arguments.of(request).boolean(b"blockWrites"):
-        return {"lastWriteTime": await donor.block_writes()}
+        return {"lastWriteTime": await shard.resharding.block_writes(participation)}
     return await donor.describe()
 
 

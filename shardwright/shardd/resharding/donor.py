@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import trio
+from bson.binary import Binary
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
@@ -149,14 +150,15 @@ def section_of(context: ShardContext, participation: Participation) -> SectionDr
     """Return the critical section of an operation on this shard."""
     namespace = str(participation.namespace)
     state = context.namespace(namespace)
-    return SectionDriver(state, {"command": "resharding_donor", "collection": namespace}, drains=[writers_of(state)])
+    operation = Binary.from_uuid(participation.id)
+    reason = {"command": "resharding_donor", "collection": namespace, "reshardingUUID": operation}
+    return SectionDriver(state, reason, drains=[writers_of(state)])
 
 
 class ReshardingDonor:
     """The donor of one operation, in one term.
 
     Attributes:
-        is_aborted: whether the operation was aborted, so that nothing may be blocked any more.
         times: the time spent in each state in this term.
     """
 
@@ -169,7 +171,6 @@ class ReshardingDonor:
         self._nursery = nursery
         self._sources: dict[str, DonorSource] = {}
         self._changing = trio.Lock()
-        self.is_aborted = False
         self.times = StateTimes(part.operation.state)
 
     async def describe(self) -> dict[str, Any]:
@@ -207,8 +208,6 @@ class ReshardingDonor:
                 # Persisted first, so that the next primary blocks the same operations from the beginning.
                 await self._enter(DonorState.BLOCKING_WRITES)
             await self._section.block_writes()
-            if self.is_aborted:
-                self._section.leave()
         return await self._context.mongod.operation_time()
 
     async def open_source(

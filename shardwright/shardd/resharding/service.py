@@ -1,12 +1,14 @@
 """The resharding operations of this shard: at most one at a time, as donor, recipient or both."""
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
 import trio
 from bson.binary import Binary
+from bson.timestamp import Timestamp
 
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.context.fail_point_names import (
@@ -58,6 +60,8 @@ class ReshardingService:
         self._as_donor = LocalOperations(context.mongod, DONOR)
         self._as_recipient = LocalOperations(context.mongod, RECIPIENT)
         self._term_nursery: trio.Nursery | None = None
+        self._aborted: set[UUID] = set()
+        self._blocking: defaultdict[UUID, set[trio.CancelScope]] = defaultdict(set)
 
     @property
     def _nursery(self) -> trio.Nursery:
@@ -85,6 +89,7 @@ class ReshardingService:
             self._context.namespace(str(donor.part.participation.namespace)).is_resharding = False
         self.donors.clear()
         self.recipients.clear()
+        self._aborted.clear()
 
     # Commands of the coordinator
 
@@ -110,9 +115,18 @@ class ReshardingService:
                 self._add_recipient(operation)
             return self.recipients[participation.id]
 
+    async def block_writes(self, participation: Participation) -> Timestamp:
+        """Block writes as a donor until commit or abort; see `ReshardingDonor.block_writes`."""
+        with self._until_aborted(participation):
+            return await self.donor(participation.id).block_writes()
+
     async def hold(self, participation: Participation) -> None:
         """Block reads and writes until commit or abort; NoSuchReshardCollection if this shard does not take part."""
         await self._context.fail_points.hang_while(RESHARDING_PAUSE_BEFORE_HOLD)
+        with self._until_aborted(participation):
+            await self._hold(participation)
+
+    async def _hold(self, participation: Participation) -> None:
         async with self._changing(participation.id):
             parts = self._parts(participation.id)
             if not parts:
@@ -146,12 +160,12 @@ class ReshardingService:
         Args:
             is_canceled: whether a user has aborted it.
         """
+        if self._parts(participation.id):
+            self._end_blocking(participation.id)
         async with self._changing(participation.id):
             if not self._parts(participation.id):
                 return
             await self._end_tasks(participation.id)
-            if participation.id in self.donors:
-                self.donors[participation.id].is_aborted = True
             await self._finish(participation, section_of(self._context, participation))
             self.statistics.end(is_success=False, is_canceled=is_canceled)
 
@@ -194,6 +208,31 @@ class ReshardingService:
         self.recipients.pop(participation.id, None)
         self.statistics.held_writes += section.held_writes
         section.leave()
+
+    @contextmanager
+    def _until_aborted(self, participation: Participation) -> Iterator[None]:
+        """Run a block that waits for writes without a limit, or raise NoSuchReshardCollection after an abort."""
+        of_operation = self._blocking[participation.id]
+        with trio.CancelScope() as scope:
+            of_operation.add(scope)
+            if participation.id in self._aborted:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                of_operation.discard(scope)
+                if not of_operation:
+                    self._blocking.pop(participation.id, None)
+        if participation.id in self._aborted:
+            # The abort may have ended before the block noticed.
+            section_of(self._context, participation).leave()
+            raise no_operation(participation.id)
+
+    def _end_blocking(self, operation_id: UUID) -> None:
+        """Let nothing wait for running writes any more: new ones are admitted, and there may always be some."""
+        self._aborted.add(operation_id)
+        for scope in self._blocking.get(operation_id, ()):
+            scope.cancel()
 
     async def _refresh(self, participation: Participation) -> None:
         """Refresh the placement after the decision, and persist it for secondaries."""
