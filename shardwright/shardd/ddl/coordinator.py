@@ -157,6 +157,7 @@ class Coordinator(ABC):
         self.beginning = trio.CancelScope()
         self.opid: int | None = None
         self.lsid: bytes | None = None
+        self._unsaved: dict[str, Any] | None = None
 
     @property
     def id(self) -> dict[str, str]:
@@ -236,15 +237,21 @@ class Coordinator(ABC):
         self.phase = phase
         session = self.arguments.get("session") or new_session()
         self.arguments |= {**arguments, "session": {**session, "txnNumber": Int64(session["txnNumber"] + 1)}}
-        document = {
+        self._unsaved = {
             "_id": self.id,
             "recoveredFromDisk": True,
             "forwardableOpMetadata": {BYPASS: self.may_bypass},
             "phase": phase,
             **self.arguments,
         }
-        await coordinator_documents(self.context).save(document)
+        await self.save()
         await self.hang_at(phase)
+
+    async def save(self) -> None:
+        """Persist the current phase unless it is: nothing of it may be done before, or a new primary would not know."""
+        if self._unsaved is not None:
+            await coordinator_documents(self.context).save(self._unsaved)
+            self._unsaved = None
 
     async def hang_at(self, place: str) -> None:
         """Wait while the fail point pauses coordinators of this kind at a place: `BEGIN`, a phase or `END`."""
@@ -259,7 +266,7 @@ class Coordinator(ABC):
         """Remove the document of a change that has been made or abandoned."""
         await self.hang_at(END)
         await coordinator_documents(self.context).remove(self.id)
-        self.phase = None
+        self.phase = self._unsaved = None
 
 
 def new_session() -> dict[str, Any]:

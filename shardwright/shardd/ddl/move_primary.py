@@ -91,6 +91,7 @@ class MovePrimary(Coordinator):
         if self.phase in (CLONE, COMMIT):
             await self._commit()
         if self.phase == ABORT:
+            self._section.leave()
             raise await self._abort()
         await self._clean()
         return {}
@@ -195,7 +196,6 @@ class MovePrimary(Coordinator):
             if error.code not in _REFUSED:
                 raise
             await self._give_up(error)
-            self._section.leave()
             return
         await context.fail_points.hang_while(MOVE_PRIMARY_HANG_AFTER_COMMIT)
         self._section.leave()

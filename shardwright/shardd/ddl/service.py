@@ -99,6 +99,7 @@ async def run_to_end(coordinator: Coordinator) -> dict[str, Any]:
     attempt, backoff = 1, Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX)
     while True:
         try:
+            await coordinator.save()
             reply = await coordinator.run()
             coordinator.is_over = True
             await _remove_document(coordinator)

@@ -63,6 +63,7 @@ class FakeShard:
         self.shown_locks = ShownLocks(self._write_locks)
         self.fail_points = FailPoints({HANG_IN_DDL_COORDINATOR})
         self.documents = list(documents)
+        self.failures: list[Exception] = []
 
     async def _write_locks(self, collection: str, statements: object) -> None:
         raise NotImplementedError  # nobody looks
@@ -86,6 +87,8 @@ class FakeShard:
         }
 
     async def write(self, _db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        if self.failures:
+            raise self.failures.pop(0)
         write = (command.get("updates") or command["deletes"])[0]
         self.documents = [each for each in self.documents if each["_id"] != write["q"]["_id"]]
         if "u" in write:
@@ -189,6 +192,32 @@ def test_a_change_past_the_point_of_no_return_is_retried_until_it_is_done(
     assert RETRY_SECONDS_MAX / 2 <= pauses[-1] <= RETRY_SECONDS_MAX
     told = [each for each in caplog.records if each.message == "Retrying a DDL operation"]
     assert len(told) == 8
+
+
+def test_a_phase_whose_document_was_not_saved_is_saved_before_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a new primary would continue with the phase before it."""
+
+    class InTwoPhases(Coordinator):
+        operation_type: ClassVar[str] = "rehearsed"
+        phases_seen: ClassVar[list[list[str]]] = []
+
+        async def run(self) -> dict[str, Any]:
+            if self.phase is None:
+                await self.enter_phase("begun")
+                self.must_finish = True
+                shard.failures.append(CommandError(ErrorCode.WriteConcernFailed, "waiting for replication timed out"))
+                await self.enter_phase("decided")
+            self.phases_seen.append([each["phase"] for each in shard.documents])
+            return {"done": True}
+
+    shard = FakeShard()
+
+    async def work(service: CoordinatorService) -> None:
+        assert await service.run(InTwoPhases, Namespace("d", "c"), {}, received=VERSION) == {"done": True}
+
+    in_term(shard, work)
+    assert InTwoPhases.phases_seen == [["decided"]]
+    assert shard.documents == []
 
 
 def test_the_end_of_the_term_ends_the_attempts_and_leaves_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
