@@ -191,13 +191,12 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
         logger.info("Became primary", term=term)
         certainty.end_role()
         with working_for(term):
-            await _run_term(mirror, hooks, term)
-        certainty.end_role()
+            await _run_term(mirror, certainty, hooks, term)
         certainty.settle(None)
         logger.info("Stepped down", term=term)
 
 
-async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
+async def _run_term(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHooks, term: int) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hooks.on_step_up, term, nursery)
         while mirror.term == term:
@@ -206,7 +205,8 @@ async def _run_term(mirror: HelloMirror, hooks: RoleHooks, term: int) -> None:
         with trio.CancelScope(shield=True):
             await _wait_childless(nursery)
         # The nursery is still open, because requests may start work in it until the step-down hook ends the term for
-        # them.
+        # them. What waits is cancelled first: the hook releases what it waits for, and it must not go on.
+        certainty.end_role()
         hooks.on_step_down()
 
 

@@ -23,7 +23,7 @@ from shardwright.shardd.ddl.coordinator import Coordinator, check_expected_uuid
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.local_collections import LocalCollection
 from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
-from shardwright.shardd.metadata.critical_sections import held_exclusively
+from shardwright.shardd.metadata.critical_sections import ExclusiveSection, held_exclusively
 from shardwright.sharding import initial_chunks
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.documents import CollectionEntry, TagEntry
@@ -174,7 +174,7 @@ class CreateCollection(Coordinator):
         }
         await log_change(context, "shardCollection.start", str(namespace), details)
         state = context.namespace(str(namespace))
-        async with held_exclusively(state, {"command": "createCollection", "ns": str(namespace)}):
+        async with held_exclusively(ExclusiveSection(state, {"command": "createCollection", "ns": str(namespace)})):
             prepared = await self._prepare(pattern)
             await self.enter_phase(COMMIT)
             await self._prepare_other_shards(prepared)

@@ -39,6 +39,7 @@ from shardwright.shardd.metadata.critical_sections import (
     RENAME,
     ExclusiveSection,
     SectionDriver,
+    enter_together,
     supersede_reads,
 )
 from shardwright.shardd.metadata.namespace_state import NamespaceState
@@ -100,7 +101,7 @@ class BlockedCollections:
         Raises LockBusy if a write in progress did not end.
         """
         reason = _reason(namespace)
-        await self._section(str(namespace), reason).enter()
+        await enter_together([self._section(str(namespace), reason)])
         # A recipient's section, persisted under the same key, has ended by now.
         await self._documents.save({"_id": str(namespace), "reason": reason, "blockReads": True})
 
@@ -120,8 +121,8 @@ class BlockedCollections:
         """Unblock all collections of a removed shard, which receives no more commands of their coordinators."""
         for document in await self._documents.all():
             if document["reason"].get("command") == _COMMAND:
-                await self._documents.remove(document["_id"])
                 self._section(document["_id"], document["reason"]).leave()
+                await self._documents.remove(document["_id"])
 
     def _section(self, namespace: str, reason: Mapping[str, Any]) -> ExclusiveSection:
         return ExclusiveSection(self._context.namespace(namespace), reason, DDL_ON_ALL_SHARDS)
@@ -249,11 +250,6 @@ class LocalRename:
             "stayTemp": self.stay_temp,
         }
 
-    @property
-    def reason(self) -> dict[str, str]:
-        """The reason of its critical sections."""
-        return {"command": RENAME, "from": str(self.source), "to": str(self.target)}
-
 
 class RenameParticipants:
     """The renames in which this shard takes part, including renames of earlier terms."""
@@ -267,7 +263,7 @@ class RenameParticipants:
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Block operations on the collections of unfinished renames, before any operation is admitted."""
         for rename in [LocalRename.from_document(each) for each in await self._documents.all()]:
-            for section in self._sections(rename):
+            for section in self._sections(rename.source, rename.target):
                 await section.restore()
 
     def end_term(self) -> None:
@@ -287,9 +283,9 @@ class RenameParticipants:
         for name in (rename.source, rename.target):
             await self._migrations.end_all(str(name), _ENDED)
         await self._documents.save(rename.to_document())
-        for section in self._sections(rename):
-            await section.enter()
-        for section in self._sections(rename):
+        sections = self._sections(rename.source, rename.target)
+        await enter_together(sections)
+        for section in sections:
             await supersede_reads(section.state)
         if not replaces_target:
             await self._check_target_is_free(rename)
@@ -302,37 +298,36 @@ class RenameParticipants:
         if replaced is None or replaced.uuid == rename.uuid:
             return
         await self._documents.remove(str(rename.source))
-        self._leave(rename)
+        self._leave(rename.source, rename.target)
         raise CommandError(ErrorCode.NamespaceExists, "target namespace exists")
 
     async def finish(self, source: Namespace, target: Namespace) -> None:
         """Admit operations again, after the catalog has been changed; may be repeated."""
-        document = await self._documents.get(str(source))
         for name in (str(source), str(target)):
             state = self._context.namespace(name)
             state.forget()
             await self._context.refresher.reread_collection(state)
             await self._context.writer.wait_collection_saved(name)
         self._context.views.forget()
+        # An error of an earlier attempt may have come after mongod had removed the document.
         await self._documents.remove(str(source))
-        if document is not None:
-            self._leave(LocalRename.from_document(document))
+        self._leave(source, target)
 
     async def abandon(self) -> None:
         """End all renames on a removed shard, which receives no more commands of their coordinators."""
         for document in await self._documents.all():
             rename = LocalRename.from_document(document)
+            self._leave(rename.source, rename.target)
             await self._documents.remove(str(rename.source))
-            self._leave(rename)
 
-    def _leave(self, rename: LocalRename) -> None:
-        for section in self._sections(rename):
+    def _leave(self, source: Namespace, target: Namespace) -> None:
+        for section in self._sections(source, target):
             section.leave()
 
-    def _sections(self, rename: LocalRename) -> list[ExclusiveSection]:
+    def _sections(self, source: Namespace, target: Namespace) -> list[ExclusiveSection]:
         """Return the critical sections of both names, in an order that is the same for all renames."""
-        names = sorted({str(rename.source), str(rename.target)})
-        return [ExclusiveSection(self._context.namespace(each), rename.reason, DDL_ON_ALL_SHARDS) for each in names]
+        reason, names = {"command": RENAME, "from": str(source), "to": str(target)}, sorted({str(source), str(target)})
+        return [ExclusiveSection(self._context.namespace(each), reason, DDL_ON_ALL_SHARDS) for each in names]
 
     async def _rename_locally(self, rename: LocalRename) -> None:
         mongod, source, target = self._context.mongod, rename.source, rename.target

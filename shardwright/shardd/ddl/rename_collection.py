@@ -6,7 +6,7 @@ rename, then the catalog is changed, and operations wait from the first rename t
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from shardwright.shardd.context.shard_context import (
 )
 from shardwright.shardd.ddl.coordinator import Coordinator, allow_migrations, check_expected_uuid, new_session
 from shardwright.shardd.local_mongod.local_collections import MAJORITY, describe, uuid_argument
-from shardwright.shardd.metadata.critical_sections import held_exclusively
+from shardwright.shardd.metadata.critical_sections import ExclusiveSection, held_exclusively
 from shardwright.sharding.catalog.reads import read_database, read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -272,10 +272,10 @@ class RenameCollection(Coordinator):
     async def _rename_here(self) -> None:
         """Rename an unsharded collection in one step, possibly over another unsharded one."""
         context, source, target = self.context, self.namespace, self._target
-        async with AsyncExitStack() as sections:
-            for name in sorted({str(source), str(target)}):
-                reason = {"command": "renameCollection", "ns": name}
-                await sections.enter_async_context(held_exclusively(context.namespace(name), reason))
+        names = sorted({str(source), str(target)})
+        reasons = [{"command": "renameCollection", "ns": name} for name in names]
+        states = [context.namespace(name) for name in names]
+        async with held_exclusively(*map(ExclusiveSection, states, reasons)):
             rename: dict[str, Any] = {
                 "renameCollection": str(source),
                 "to": str(target),

@@ -31,7 +31,7 @@ collection on one shard and nothing on another, so its replies must not be merge
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -292,8 +292,10 @@ class SectionDriver(Generic[State]):
         return False
 
     def _has_transactions(self) -> bool:
-        """Whether transactions are among the operations that are still running."""
-        return any(drain.has_transactions() for drain in self._drains[self._drained : self._drained + 1])
+        """Whether transactions are among the operations that are still running in the section."""
+        return self.section is not None and any(
+            drain.has_transactions() for drain in self._drains[self._drained : self._drained + 1]
+        )
 
 
 class ExclusiveSection(SectionDriver[NamespaceState]):
@@ -302,42 +304,70 @@ class ExclusiveSection(SectionDriver[NamespaceState]):
     def __init__(self, state: NamespaceState, reason: Mapping[str, Any], limits: Limits = DDL) -> None:
         super().__init__(state, reason, limits, [writers_of(state)])
 
-    async def enter(self) -> None:
-        """Block writes, wait for running writes, then block reads; does nothing if the section is complete already.
+    @property
+    def is_complete(self) -> bool:
+        """Whether it blocks reads too."""
+        return self.section is not None and self.section.blocks_reads
 
-        If the running writes do not end soon, new ones are admitted again and the whole sequence is retried later.
-        Raises LockBusy after `HOLD_SECONDS_MAX`.
-        """
-        if self.section is not None and self.section.blocks_reads:
-            return
-        backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
-        with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
-            while not await self.try_block_writes():
-                logger.info(
-                    "Writes in progress are delaying a DDL operation",
-                    namespace=self.state.namespace,
-                    writers=self.state.writers,
-                )
-                await backoff.pause()
-        if patience.cancelled_caught:
-            raise _busy(self.state, f": {self.state.writers} writes are running")
-        self.block_reads()
+
+async def enter_together(sections: Sequence[ExclusiveSection]) -> None:
+    """Block writes, wait for running writes, then block reads; does nothing if that has been done already.
+
+    If the running writes of one namespace do not end soon, new ones are admitted again on all of them, and the whole
+    sequence is retried later. Until then no namespace has to wait for another one's writes. Raises LockBusy after
+    `HOLD_SECONDS_MAX`.
+    """
+    if all(each.is_complete for each in sections):
+        return
+    backoff = Backoff(first_seconds=0.1, seconds_max=10.0)
+    with trio.move_on_after(HOLD_SECONDS_MAX):
+        while (delaying := await _try_to_enter(sections)) is not None:
+            logger.info(
+                "Running operations are delaying a DDL operation",
+                namespace=delaying.namespace,
+                writers=delaying.writers,
+                other_section=delaying.critical_section is not None,
+            )
+            await backoff.pause()
+        for each in sections:
+            each.block_reads()
+        return
+    [busy, *_] = sorted((each.state for each in sections), key=lambda each: not each.writers)
+    what = "another operation's section is in effect" if busy.critical_section else f"{busy.writers} writes are running"
+    raise _busy(busy, f": {what}")
+
+
+async def _try_to_enter(sections: Sequence[ExclusiveSection]) -> NamespaceState | None:
+    """Block writes on all namespaces, or on none of them; return the one whose running operations did not end."""
+    is_done = False
+    try:
+        for each in sections:
+            if not await each.try_block_writes():
+                return each.state
+        is_done = True
+        return None
+    finally:
+        if not is_done:
+            for each in sections:
+                each.leave()
 
 
 @asynccontextmanager
-async def held_exclusively(state: NamespaceState, reason: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Run `ExclusiveSection` until the block ends.
+async def held_exclusively(*sections: ExclusiveSection) -> AsyncIterator[None]:
+    """Enter sections together, and leave them at the end of the block.
 
-    At the end the namespace's metadata is dropped unless it was refreshed in the block, so that waiting operations use
-    current metadata.
+    At the end the metadata of each namespace is dropped unless it was refreshed in the block, so that waiting
+    operations use current metadata.
     """
-    section = ExclusiveSection(state, reason)
-    await section.enter()
+    await enter_together(sections)
     try:
-        with _forgetting(state):
+        with ExitStack() as forgetting:
+            for each in sections:
+                forgetting.enter_context(_forgetting(each.state))
             yield
     finally:
-        section.leave()
+        for each in sections:
+            each.leave()
 
 
 @asynccontextmanager

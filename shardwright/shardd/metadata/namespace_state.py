@@ -155,6 +155,7 @@ class BlockableState:
             await section.wait_released()
             section = self.critical_section
         if section is None:
+            await trio.lowlevel.checkpoint_if_cancelled()  # a step-down ends sections and cancels what waits for them
             section = self.critical_section = CriticalSection(reason)
         return section
 

@@ -124,3 +124,42 @@ def test_requests_may_start_work_until_the_step_down_hook() -> None:
         hooks = LateStarter()
         trio.run(main)
         assert hooks.events == ["up 3", "work of 3 cancelled", "down"]
+
+
+class Releasing(Recorder):
+    """Hooks whose end of a term releases what requests wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = trio.Event()
+
+    def on_step_down(self) -> None:
+        super().on_step_down()
+        self.released.set()
+
+
+def test_a_wait_of_a_request_is_cancelled_before_the_step_down_hook_could_end_it() -> None:
+    hooks = Releasing()
+
+    async def main() -> None:
+        mirror = HelloMirror("m:1", "d:1")
+        certainty = RoleCertainty(mirror, trio.sleep_forever)
+
+        async def request() -> None:
+            with certainty.while_role_lasts():
+                await hooks.released.wait()
+                hooks.events.append("went on")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_role, mirror, certainty, hooks)
+            await wait_all_tasks_blocked()
+            observe(mirror, 1, 3)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(request)
+            await wait_all_tasks_blocked()
+            observe(mirror, 2, None)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert hooks.events == ["up 3", "work of 3 cancelled", "down"]

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from shardwright.shardd.metadata import critical_sections
@@ -13,6 +14,7 @@ from shardwright.shardd.metadata.critical_sections import (
     ExclusiveSection,
     SectionDriver,
     closed,
+    enter_together,
     held_exclusively,
     writers_of,
 )
@@ -48,7 +50,7 @@ def test_a_long_write_does_not_block_others(state: NamespaceState) -> None:
             waited.append(trio.current_time() - began)
 
         async def hold() -> None:
-            async with held_exclusively(state, REASON):
+            async with held_exclusively(ExclusiveSection(state, REASON)):
                 assert not state.writers
 
         async with trio.open_nursery() as nursery:
@@ -100,7 +102,7 @@ def test_transactions_that_begin_again_at_once_do_not_hold_up_a_change_of_severa
                 nursery.start_soon(write)
                 await trio.sleep(0.1)
             began = trio.current_time()
-            await ExclusiveSection(state, REASON, DDL_ON_ALL_SHARDS).enter()
+            await enter_together([ExclusiveSection(state, REASON, DDL_ON_ALL_SHARDS)])
             assert trio.current_time() - began <= critical_sections.TRANSACTION_SECONDS_MAX
             nursery.cancel_scope.cancel()
 
@@ -111,7 +113,7 @@ def test_a_section_is_given_up_if_a_write_does_not_end(state: NamespaceState) ->
     async def main() -> None:
         state.enter(is_write=True)
         with pytest.raises(CommandError) as caught:
-            async with held_exclusively(state, REASON):
+            async with held_exclusively(ExclusiveSection(state, REASON)):
                 raise AssertionError("a write is under way")
         assert caught.value.code == ErrorCode.LockBusy
         assert trio.current_time() - begin == pytest.approx(critical_sections.HOLD_SECONDS_MAX)
@@ -127,11 +129,78 @@ def test_a_section_is_given_up_if_a_write_does_not_end(state: NamespaceState) ->
     run(timed)
 
 
+def test_a_section_waits_for_the_writes_of_another_without_blocking(state: NamespaceState) -> None:
+    """Reads never wait, and writes only during the attempts."""
+    other = NamespaceState("d.d", "me")
+    sections = [ExclusiveSection(each, REASON) for each in (state, other)]
+
+    async def enter() -> None:
+        with pytest.raises(CommandError, match="1 writes are running") as caught:
+            await enter_together(sections)
+        assert caught.value.code == ErrorCode.LockBusy
+
+    async def main() -> None:
+        other.enter(is_write=True)
+        running = other.operations
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(enter)
+            admitted = 0
+            for _ in range(600):
+                await trio.sleep(1)
+                for each in (state, other):
+                    section = each.critical_section
+                    assert section is None or not section.blocks_reads
+                    admitted += section is None
+        assert admitted > 1000
+        assert (state.critical_section, other.critical_section) == (None, None)
+        other.exit(running, is_write=True)
+        await enter_together(sections)
+        assert all(each.is_complete for each in sections)
+
+    run(main)
+
+
+def test_the_error_names_another_section(state: NamespaceState) -> None:
+    async def main() -> None:
+        await state.enter_section({"command": "other"})
+        with pytest.raises(CommandError, match="another operation's section is in effect"):
+            await enter_together([ExclusiveSection(state, REASON)])
+
+    run(main)
+
+
+def test_open_transactions_are_not_blamed_for_another_section(state: NamespaceState) -> None:
+    async def main() -> None:
+        await state.enter_section({"command": "other"})
+        state.enter_transaction()
+        driver = SectionDriver(state, REASON, MOVE, [writers_of(state)])
+        for _ in range(20):
+            assert not await driver.try_block_writes()
+
+    run(main)
+
+
+def test_a_cancelled_task_does_not_enter_a_section_that_becomes_free(state: NamespaceState) -> None:
+    """As at a step-down, which ends all sections."""
+
+    async def main() -> None:
+        await state.enter_section({"command": "other"})
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(state.enter_section, REASON)
+                await trio.testing.wait_all_tasks_blocked()
+                state.release()
+                scope.cancel()
+        assert state.critical_section is None
+
+    run(main)
+
+
 def test_a_cancelled_task_leaves_no_section_behind(state: NamespaceState) -> None:
     async def main() -> None:
         state.enter(is_write=True)
         with trio.move_on_after(0.2):
-            async with held_exclusively(state, REASON):
+            async with held_exclusively(ExclusiveSection(state, REASON)):
                 raise AssertionError("a write is under way")
         assert state.critical_section is None
 
