@@ -142,6 +142,7 @@ class ChangeStreamStage(Stage):
         self._ready: deque[Shown] = deque()
         self._ready_bytes = 0
         self._is_invalidated = False
+        self._has_ended = False
         self._last_event = trio.current_time()
 
     @property
@@ -151,8 +152,11 @@ class ChangeStreamStage(Stage):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the stream has ended because its collection or database is gone."""
-        return self._is_invalidated and not self._ready
+        """Whether the stream has ended because its collection or database is gone.
+
+        A batch that the last event has filled does not tell: the next one does, and is empty, as on a genuine router.
+        """
+        return self._has_ended
 
     @property
     def held_bytes(self) -> int:
@@ -169,13 +173,18 @@ class ChangeStreamStage(Stage):
                 await self._streams.read(get_more, 1, self._position)
             await self._fill(get_more, batch)
         self.resume_token = self._position.raw
+        self._has_ended = not (self._may_continue or batch.is_full)
         return batch.documents
+
+    @property
+    def _may_continue(self) -> bool:
+        return bool(self._ready) or not self._is_invalidated
 
     async def _await_events(self, get_more: GetMore, batch: Batch) -> None:
         deadline = trio.current_time() + (get_more.max_time_ms or _AWAIT_MS) / 1000
         seconds_left = deadline - trio.current_time()
         await self._fill(get_more, batch)
-        while not batch.documents and not self.is_exhausted and seconds_left > 0:
+        while not batch.documents and self._may_continue and seconds_left > 0:
             # Idle streams are polled less often.
             quiet_seconds = trio.current_time() - self._last_event
             wait_seconds = min(max(quiet_seconds / 2, _WAIT_SECONDS_MIN), seconds_left)

@@ -176,6 +176,18 @@ def test_a_repeated_drop_is_left_out_and_its_stream_reopened() -> None:
     run(check)
 
 
+def test_the_batch_after_one_that_the_last_event_fills_is_empty() -> None:
+    """As on a genuine router: who reads single events asks once more after the last one."""
+
+    async def check() -> None:
+        stream = cursor(Streams(([event(4, "drop"), event(4, "invalidate")], 5)), mark(1))
+        replies = [await read(stream, 1) for _ in range(3)]
+        assert [kinds(each) for each in replies] == [["drop"], ["invalidate"], []]
+        assert [each["id"] for each in replies] == [7, 7, 0]
+
+    run(check)
+
+
 def test_the_event_after_which_it_resumes_is_not_repeated() -> None:
     async def check() -> None:
         stream = cursor(Streams(([event(2), event(3), event(4)], 9)), token(3), must_be_found=True)

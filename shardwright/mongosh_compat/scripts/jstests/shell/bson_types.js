@@ -142,6 +142,19 @@ const Timestamp = rename(
   },
 );
 
+// Timestamps of the old shell may be changed.
+for (const [name, half] of Object.entries({ t: "high", i: "low" })) {
+  Object.defineProperty(BSON.Timestamp.prototype, name, {
+    get() {
+      return this[half] >>> 0;
+    },
+    set(value) {
+      this[half] = Number(value) | 0;
+    },
+    configurable: true,
+  });
+}
+
 const DBRef = rename(
   function DBRef(collection, id, database) {
     return new BSON.DBRef(collection, id, database);

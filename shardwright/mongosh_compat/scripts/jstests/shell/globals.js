@@ -37,6 +37,16 @@ function convertShardKeyToHashed(value) {
   return hashedKeyValue(connection, value);
 }
 
+// A function that calls `action` and returns false in place of an error.
+const _convertExceptionToReturnStatus = (action) => () => {
+  try {
+    return action();
+  } catch (error) {
+    if (error?.isQuit) throw error;
+    return false;
+  }
+};
+
 const buildEnvironment = { ccflags: "", cxxflags: "", target_os: "linux" };
 const buildInfo = () => ({ version: "6.0.5", debug: false, buildEnvironment, modules: [] });
 
@@ -60,6 +70,7 @@ const names = {
   sh,
   ...require("./write_results.js"),
   ...versions,
+  _convertExceptionToReturnStatus,
   _getErrorWithCode,
   assert,
   formatErrorMsg,

@@ -9,7 +9,7 @@ const { noteUnknown, refuseFailPoint } = require("./unmet_settings.js");
 const asCollections = {
   get(database, name, receiver) {
     if (typeof name === "symbol" || name in database) return Reflect.get(database, name, receiver);
-    return name.startsWith("_") || name === "toJSON" || name === "then" ? undefined : database.getCollection(name);
+    return name.startsWith("_") || name === "toJSON" || name === "then" ? undefined : receiver.getCollection(name);
   },
 };
 
@@ -17,7 +17,7 @@ const SECONDARY_OK = { mode: "secondaryPreferred" };
 
 class DB {
   constructor(mongo, name, session = mongo._implicitSession) {
-    if (typeof name !== "string" || /[ "$*<>:|?/\\.]/.test(name) || name === "") {
+    if (typeof name !== "string" || /[ "/\\.]/.test(name) || name === "") {
       throw Object.assign(new Error(`[${tojson(name)}] is not a valid database name`), { code: ErrorCodes.BadValue });
     }
     const unset = { _writeConcern: undefined, _secondaryOk: undefined };
@@ -68,10 +68,11 @@ class DB {
     const readPreference = options.readPreference ?? this._session.getOptions().getReadPreference() ?? ofDatabase;
     if (command.configureFailPoint !== undefined) refuseFailPoint(command);
     const prepared = this._session._prepare(command);
-    const outcome = this._mongo._exchange(this._name, prepared, { ...options, readPreference });
-    noteUnknown(command, outcome.reply);
-    if (outcome.reply !== null) this._session._note(outcome.reply);
-    return outcome;
+    const exchange = { ...options, readPreference };
+    const reply = this._mongo.runCommand(this._name, prepared, exchange);
+    noteUnknown(command, reply);
+    if (reply !== null) this._session._note(reply);
+    return { reply, hostAndPort: exchange.answeredBy };
   }
 
   // Run a command that must succeed.

@@ -75,9 +75,13 @@ class MongoConnection {
     if ($clusterTime) this.advanceClusterTime($clusterTime);
   }
 
-  // The raw interface: one command, its reply.
+  // All commands of databases pass here, so that a suite can replace it to see them. `options` are those of
+  // `_exchange`, or the flags of the old shell; the server's address is added to them as `answeredBy`.
   runCommand(database, command, options) {
-    return this._exchange(database, command, { options }).reply;
+    const known = typeof options === "object" ? options : {};
+    const { reply, hostAndPort } = this._exchange(database, command, known);
+    known.answeredBy = hostAndPort;
+    return reply;
   }
 
   getDB(name, session = this._implicitSession) {
