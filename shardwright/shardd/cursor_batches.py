@@ -80,30 +80,38 @@ class InvolvedCursors:
             self._namespaces[int.from_bytes(substitute, "little", signed=True)] = known
 
     @may_run_in_reactor
-    async def get_more(self, upstream: Upstream, request: Request, cursor_id: int) -> bytes | None:
-        """Check the further namespaces and forward a ``getMore``.
+    async def admit(self, upstream: Upstream, request: Request) -> Sequence[Entry] | None:
+        """Admit a ``getMore`` to the further namespaces of its cursor, if any.
+
+        Returns:
+            The entries, without having waited; the caller leaves them. None after a wait.
 
         Raises:
             CommandError: QueryPlanKilled, a namespace has been sharded or has moved to another shard. The cursor is
-                closed.
+                closed. MaxTimeMSExpired or Interrupted: the wait ended early.
             BackendError: mongod does not answer.
         """
-        await in_own_task()
+        cursor_id = self.find(request)
+        if not cursor_id:
+            return ()
+        namespaces = self._namespaces[cursor_id]
         try:
-            entries = await self._admission.admit_to(request, self._namespaces[cursor_id])
+            entries = self._admission.try_admit_to(request, namespaces)
+            if entries is None:
+                await in_own_task()
+                await self._admission.wait_admissible_to(request, namespaces)
         except CommandError as error:
             if error.code != ErrorCode.CommandNotSupported:
                 raise
+            await in_own_task()
             await self._close(upstream, request, cursor_id)
             raise CommandError(ErrorCode.QueryPlanKilled, f"the cursor must end :: caused by :: {error}") from error
-        try:
-            reply = await upstream.forward(request.message.frame, request.message.flags)
-        finally:
-            for entry in entries:
-                entry.leave()
+        return entries
+
+    def observe_batch(self, request: Request, reply: bytes | None) -> None:
+        """Remove a recorded cursor if this reply to its ``getMore`` ends it."""
         if not _cursor_id(reply):
-            self._namespaces.pop(cursor_id, None)
-        return reply
+            self._namespaces.pop(self.find(request), None)
 
     async def _forget_ended(self) -> None:
         known = {each.to_bytes(8, "little", signed=True): each for each in self._namespaces}
@@ -163,19 +171,22 @@ class CursorBatches:
         span = request.fields[b"getMore"]
         cursor_id = request.body[span[2] : span[3]]
         fenced = self._shard.fenced_cursors
-        if in_use.is_held or cursor_id in fenced:
-            await in_own_task()
-            # Waiting for one may allow the other to begin, so both are checked again.
-            while in_use.is_held or fenced.is_being_read(cursor_id):
-                await in_use.wait_released()
-                await fenced.wait_read(cursor_id)
-            fenced.check_reader(cursor_id, request, upstream.user)
-            if fenced.is_substituted(cursor_id):
-                return await self._next_of_substitute(upstream, request, cursor_id)
-            reply = await fenced.answer(cursor_id, request)
-            if reply is not None:
-                return reply
-        reading = _Reading(in_use, cursor_id)
+        entries: Sequence[Entry] | None = None
+        while entries is None:  # after a wait for further namespaces, everything else is checked again
+            if in_use.is_held or cursor_id in fenced:
+                await in_own_task()
+                # Waiting for one may allow the other to begin, so both are checked again.
+                while in_use.is_held or fenced.is_being_read(cursor_id):
+                    await in_use.wait_released()
+                    await fenced.wait_read(cursor_id)
+                fenced.check_reader(cursor_id, request, upstream.user)
+                if fenced.is_substituted(cursor_id):
+                    return await self._next_of_substitute(upstream, request, cursor_id)
+                reply = await fenced.answer(cursor_id, request)
+                if reply is not None:
+                    return reply
+            entries = await self._involved_cursors.admit(upstream, request)
+        reading = _Reading(in_use, cursor_id, entries)
         return await self._read(upstream, request, cursor_id, reading, is_whole=is_whole)
 
     @may_run_in_reactor
@@ -226,7 +237,7 @@ class CursorBatches:
         *,
         is_whole: bool,
     ) -> bytes | None:
-        fenced, involved = self._shard.fenced_cursors, self._involved_cursors.find(request)
+        fenced = self._shard.fenced_cursors
         frame, flags = request.message.frame, request.message.flags
 
         def may_begin() -> bool:
@@ -235,9 +246,7 @@ class CursorBatches:
             reading.end()
             return True
 
-        if involved:
-            attempt = partial(self._involved_cursors.get_more, upstream, request, involved)
-        elif is_whole:
+        if is_whole or reading.entries:
             attempt = partial(upstream.forward, frame, flags)
         else:
             attempt = partial(upstream.pass_on, frame, flags, may_begin)
@@ -247,6 +256,8 @@ class CursorBatches:
         while True:
             reply = await attempt()
             attempt = following
+            if reading.entries:
+                self._involved_cursors.observe_batch(request, reply)
             if reply is None or cursor_id not in fenced or fenced.is_substituted(cursor_id):
                 return reply
             await in_own_task()
@@ -256,14 +267,23 @@ class CursorBatches:
 
 
 class _Reading:
-    """The use of a cursor from the request until mongod starts to reply; the batch is then complete.
+    """The use of a cursor and its further namespaces until mongod starts to reply; the batch is then complete.
 
     A client may take long to receive the reply, and nothing may wait for that.
+
+    It must not wait for a critical section. The section's owner may be waiting for a listing of cursors, which is
+    repeated until it shows all cursors in use, and never shows one that mongod has ended. So the use begins after such
+    waits, just before the command is sent. From the last check that no listing holds readers back until then, there is
+    no checkpoint.
+
+    Attributes:
+        entries: the admissions to further namespaces.
     """
 
-    __slots__ = ("_cursor_id", "_in_use", "_is_over")
+    __slots__ = ("_cursor_id", "_in_use", "_is_over", "entries")
 
-    def __init__(self, in_use: CursorsInUse, cursor_id: bytes) -> None:
+    def __init__(self, in_use: CursorsInUse, cursor_id: bytes, entries: Sequence[Entry] = ()) -> None:
+        self.entries = entries
         self._in_use = in_use
         self._cursor_id = cursor_id
         self._is_over = False
@@ -274,6 +294,8 @@ class _Reading:
         if not self._is_over:
             self._is_over = True
             self._in_use.exit(self._cursor_id)
+            for entry in self.entries:
+                entry.leave()
 
 
 class BegunBatch(Begun):

@@ -269,24 +269,45 @@ class Admission:
             admitted = await self._admit(request, transaction, is_write=is_write)
         return admitted
 
-    async def admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry]:
-        """Admit an operation to the further namespaces alone; errors as for `admit`."""
+    def try_admit_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> Sequence[Entry] | None:
+        """Admit an operation to the further namespaces alone; None if `wait_admissible_to` is needed first.
+
+        Raises:
+            CommandError: CommandNotSupported, a namespace is not on this shard alone.
+        """
+        if not self._certainty.is_certain or _section_of_any(namespaces, None) is not None:
+            return None
+        try:
+            _check_further(request, namespaces)
+        except StaleError:
+            return None
+        return [Entry.to(each) for each in namespaces]
+
+    async def wait_admissible_to(self, request: Request, namespaces: Sequence[InvolvedNamespace]) -> None:
+        """Wait and refresh as necessary until `try_admit_to` can decide.
+
+        Raises:
+            CommandError: MaxTimeMSExpired, Interrupted, or an error of a refresh; see `admit`.
+            BackendError: mongod does not answer.
+        """
         refreshed: set[str] = set()
-        while True:
-            with self._certainty.while_role_lasts():
-                if not self._certainty.is_certain:
-                    await self._certainty.wait_certain()
-                section = _section_of_any(namespaces, None)
-                if section is not None:
-                    await section.wait_released()
-                    continue
-                try:
-                    for involved in namespaces:
-                        involved.check(request.body, involved.state.shard)
-                except StaleError as error:
-                    await self._refresh_once(error, refreshed)
-                    continue
-                return [Entry.to(each) for each in namespaces]
+        with self._waiting.waiting(request, seconds_allowed(request)):
+            while True:
+                with self._certainty.while_role_lasts():
+                    if not self._certainty.is_certain:
+                        await self._certainty.wait_certain()
+                    section = _section_of_any(namespaces, None)
+                    if section is not None:
+                        await section.wait_released()
+                        continue
+                    try:
+                        _check_further(request, namespaces)
+                    except StaleError as error:
+                        await self._refresh_once(error, refreshed)
+                        continue
+                    except CommandError:
+                        pass  # `try_admit_to` raises it, unless the caller finds after the wait that it is irrelevant
+                    return
 
     async def _refresh_once(self, error: StaleError, refreshed: set[str]) -> None:
         """Refresh the stale namespace or database, once per operation.
@@ -409,6 +430,12 @@ def _section_of_any(
             if section is not None and section.blocks(is_write=involved.is_written or transaction is not None):
                 return section
     return None
+
+
+def _check_further(request: Request, namespaces: Sequence[InvolvedNamespace]) -> None:
+    """Check all further namespaces; errors as for `InvolvedNamespace.check`."""
+    for involved in namespaces:
+        involved.check(request.body, involved.state.shard)
 
 
 def _check_can_be_filtered(body: bytes, shard_version: Span | None) -> None:

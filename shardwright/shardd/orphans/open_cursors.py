@@ -2,7 +2,8 @@
 
 mongod lists the cursors in use first, then the idle ones, so a listing is not atomic. A cursor whose batch begins
 between the two parts, or has only just begun, is in neither. Where no cursor may be missed, new ``getMore`` commands
-are held back during the listing. It is repeated until it shows all cursors in use.
+are held back during the listing. It is repeated until it shows all cursors in use. A cursor is in use only while mongod
+may be reading it. A ``getMore`` that waits for anything else has not been sent, so its cursor is idle, if still open.
 
 Inherited cursors were opened through an earlier process of this daemon, which ended while mongod kept running. Their
 hidden ranges and involved collections existed only in that process's memory. So they are ended as if mongod had
@@ -48,7 +49,10 @@ class CursorsInUse:
         return cursor_id in self._readers
 
     def enter(self, cursor_id: bytes) -> None:
-        """Count a batch that is being read from a cursor; not allowed while `is_held`."""
+        """Count a batch that is being read from a cursor; not allowed while `is_held`.
+
+        The reader must not wait for anything that may itself wait for a listing.
+        """
         self._readers[cursor_id] = self._readers.get(cursor_id, 0) + 1
 
     def exit(self, cursor_id: bytes) -> None:

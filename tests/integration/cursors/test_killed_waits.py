@@ -1,4 +1,4 @@
-"""Killed sessions whose operations wait in a shard daemon for a critical section, where no mongod knows them."""
+"""Killed sessions and cursors whose operations wait in a shard daemon for a critical section, unknown to any mongod."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +10,7 @@ import pytest
 from bson import Int64
 from bson.binary import Binary
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from shardwright.wire.error_codes import ErrorCode
@@ -17,7 +18,7 @@ from tests.fail_points import fail_point
 from tests.integration.raw_client import raw_client
 from tests.integration.sharded import LOWER, SPLIT_AT, UPPER, Document, Documents
 from tests.integration.waiting import eventually
-from tests.local_cluster import RunningCluster
+from tests.local_cluster import Client, RunningCluster
 
 KINDS: Final[dict[str, Document]] = {
     "plain": {},
@@ -82,6 +83,40 @@ def test_an_operation_is_killed_while_it_waits(cluster: RunningCluster, placed: 
             moving.result()
     assert (reply["ok"], reply["code"]) == (0, ErrorCode.Interrupted)
     assert placed.count_documents({}) == 0
+
+
+def test_a_drop_does_not_wait_for_a_batch_of_a_killed_cursor(
+    cluster: RunningCluster, database: Database[Document], lower_mongod: Client
+) -> None:
+    """The batch waits for the drop of a collection that its cursor joins. Only mongod knows that the cursor is gone."""
+    for name in ("source", "target"):
+        database[name].insert_many([{"_id": n} for n in range(5)])
+    join = {"$lookup": {"from": "target", "localField": "_id", "foreignField": "_id", "as": "x"}}
+    local = lower_mongod[database.name]
+    with (
+        lower_mongod.start_session() as session,
+        ThreadPoolExecutor() as pool,
+        raw_client(cluster.address("router.0")) as raw,
+        cluster.direct(f"{LOWER}.0.shardd") as shard,
+    ):
+        opening = {"aggregate": "source", "pipeline": [join], "cursor": {"batchSize": 1}}
+        cursor = raw.command(opening, db=database.name)["cursor"]
+        idle: list[Document] = [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": f"{database.name}.source"}}]
+        (shown,) = lower_mongod.admin.aggregate(idle)
+        local.command("killCursors", "source", cursors=[shown["cursor"]["cursorId"]])
+        with session.start_transaction():
+            local.target.insert_one({"_id": "held"}, session=session)
+            dropping = pool.submit(database.drop_collection, "target")
+            drops: list[Document] = [{"$currentOp": {}}, {"$match": {"command.drop": "target"}}]
+            eventually(lambda: list(lower_mongod.admin.aggregate(drops)), within=20, what="mongod waits with the drop")
+            more = {"getMore": cursor["id"], "collection": "source"}
+            reading = pool.submit(raw.command, more, db=database.name)
+            waiting = {"waitingForLock": True, "command.collection": "source", "ns": f"{database.name}.source"}
+            shows: list[Document] = [{"$currentOp": {}}, {"$match": waiting}]
+            eventually(lambda: list(shard.admin.aggregate(shows)), within=20, what="the shard shows the batch")
+            session.abort_transaction()
+        dropping.result(timeout=20)
+        assert reading.result(timeout=20)["code"] == ErrorCode.CursorNotFound
 
 
 BY_ID: Final[dict[str, Document]] = {
