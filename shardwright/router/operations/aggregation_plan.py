@@ -19,6 +19,7 @@ from shardwright.router.operations.involved_collections import (
     merge_target,
     segments_of,
 )
+from shardwright.router.operations.listed_collection import effective_collation
 from shardwright.router.operations.operation import Operation
 from shardwright.router.operations.router_documents import SHARDED_DATA_DISTRIBUTION, check_distribution
 from shardwright.router.pipelines.commands import explained_split, merge_type, shards_for_pipeline
@@ -126,7 +127,8 @@ async def take_merge(plan: AggregationPlan) -> None:
         plan.target, plan.by_router = target, stages[-1:]
         plan.pipeline = plan.ordered = Pipeline(stages[:-1])
     elif isinstance(stages[-1].specification, Mapping) and "on" in stages[-1].specification:
-        await check_pipeline(plan.operation, target.primary)
+        collation = await effective_collation(plan.operation, plan.routing)
+        await check_pipeline(plan.operation, target.primary, collation=collation)
 
 
 async def choose_shards(plan: AggregationPlan) -> None:

@@ -6,7 +6,8 @@ exist, so that nothing is planned. Shards execute statements of transactions wit
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from shardwright.router.operations.operation import Operation
 from shardwright.router.reads.explain import VERBOSITIES, wrapped
@@ -38,11 +39,19 @@ _NEEDS_INDEX: Final = re.compile(rb"\$(?:geoNear|text)\0")
 """Operators that mongod refuses on a collection without the index, and so on one that does not exist."""
 
 
-async def check_pipeline(operation: Operation, target: str | None = None, *, all_arguments: bool = False) -> str:
+async def check_pipeline(
+    operation: Operation,
+    target: str | None = None,
+    *,
+    collation: Mapping[str, Any] | None = None,
+    all_arguments: bool = False,
+) -> str:
     """Refuse an invalid pipeline; return the shard that has parsed a valid one.
 
     Args:
         target: a shard with the collection that the last stage writes, None if there is none.
+        collation: the collation to use unless the aggregation has one. The checked collection does not exist there, so
+            it has no default.
         all_arguments: whether to check all arguments of the aggregation instead of those that concern the pipeline.
 
     Raises:
@@ -58,7 +67,8 @@ async def check_pipeline(operation: Operation, target: str | None = None, *, all
         for name in fields
         if name in checked and not (name in GENERIC_ARGUMENTS or name.startswith(b"$"))
     ]
-    inner = from_elements(b"".join((source, *given, encode_elements({"cursor": {}}))))
+    added = {"cursor": {}} if collation is None or b"collation" in fields else {"cursor": {}, "collation": collation}
+    inner = from_elements(b"".join((source, *given, encode_elements(added))))
     reply = await parsed_by(operation, shard, inner)
     try:
         reply.raise_for_error()

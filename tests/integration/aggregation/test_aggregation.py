@@ -6,6 +6,7 @@ from typing import Any
 
 import bson
 import pytest
+from pymongo.collation import Collation
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
@@ -301,6 +302,24 @@ def test_what_cannot_be_merged(database: Database[Document], merge: Document, do
     with pytest.raises(OperationFailure) as failure:
         database.source.aggregate([{"$merge": {"into": "target", **merge}}])
     assert failure.value.code == code
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_a_merge_has_the_default_collation_of_its_source(
+    client: Client, database: Database[Document], *, is_sharded: bool
+) -> None:
+    english = Collation("en_US")
+    database.create_collection("source", collation=english).insert_one({"_id": 1, "a": 1})
+    if is_sharded:
+        database.source.create_index("a", collation=Collation("simple"))
+        client.admin.command("shardCollection", database.source.full_name, key={"a": 1}, collation={"locale": "simple"})
+    database.target.create_index("a", unique=True, collation=english)
+    merge: Stages = [{"$merge": {"into": "target", "on": "a"}}]
+    database.source.aggregate(merge)
+    assert database.target.count_documents({"a": 1}) == 1
+    with pytest.raises(OperationFailure) as failure:
+        database.source.aggregate(merge, collation=Collation("simple"))
+    assert failure.value.code == 51190
 
 
 @pytest.mark.parametrize("source", ["ranged", "plain"])
