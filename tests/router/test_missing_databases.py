@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
+from bson.binary import Binary
 
 from tests.local_cluster import Client, RunningCluster
 
@@ -59,3 +61,13 @@ def test_cursor_of_an_aggregation_is_checked(client: Client, mongod: Client, cas
     router, server = (each[DB].command(command, check=False) for each in (client, mongod))
     assert server["ok"] == 0
     assert {name: router.get(name) for name in ERROR} == {name: server.get(name) for name in ERROR}
+
+
+@pytest.mark.parametrize("command", [{"find": "c"}, {"aggregate": "c", "pipeline": [], "cursor": {}}], ids=str)
+def test_no_collection_has_the_expected_uuid(client: Client, mongod: Client, command: dict[str, Any]) -> None:
+    """With mongos's message."""
+    asked = {**command, "collectionUUID": Binary.from_uuid(uuid4())}
+    router, server = (each[DB].command(asked, check=False) for each in (client, mongod))
+    names = ("ok", "code", "codeName", "db", "collectionUUID", "expectedCollection", "actualCollection")
+    assert {name: router[name] for name in names} == {name: server[name] for name in names}
+    assert router["errmsg"] == "Database does not exist"

@@ -5,13 +5,14 @@ from typing import Final, TypeVar
 
 from shardwright.router.operations.checked_pipeline import check_pipeline
 from shardwright.router.operations.involved_collections import check_out_targets
+from shardwright.router.operations.listed_collection import COLLECTION_UUID
 from shardwright.router.operations.operation import Operation
 from shardwright.router.pipelines.stages import is_known
 from shardwright.router.reads.aggregations import batch_size
 from shardwright.router.reads.explain import VERBOSITIES, wrapped
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.pipelines.pipeline import Pipeline
-from shardwright.wire.arguments import GENERIC_ARGUMENTS
+from shardwright.wire.arguments import GENERIC_ARGUMENTS, Arguments
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.frames import next_request_id
@@ -50,11 +51,28 @@ async def unless_missing(operation: Operation, reading: Awaitable[T], nothing: T
 
 
 def check_is_missing(operation: Operation, error: CommandError) -> None:
-    """Check that a read failed because the database of its collection does not exist."""
-    if error.code != ErrorCode.NamespaceNotFound or operation.request.db in operation.context.routing.databases:
+    """Check that a read failed because the database of its collection does not exist.
+
+    Raises:
+        CommandError: the error; InvalidNamespace; CollectionUUIDMismatch, the read is of a collection with a UUID.
+    """
+    request = operation.request
+    if error.code != ErrorCode.NamespaceNotFound or request.db in operation.context.routing.databases:
         raise error
-    if next(iter(operation.request.fields.values()))[0] == STRING:
-        Namespace(operation.request.db, operation.request.collection).check_readable()
+    if next(iter(request.fields.values()))[0] != STRING:
+        return
+    Namespace(request.db, request.collection).check_readable()
+    if COLLECTION_UUID in request.fields:
+        raise CommandError(
+            ErrorCode.CollectionUUIDMismatch,
+            "Database does not exist",
+            extra={
+                "db": request.db,
+                "collectionUUID": Arguments.of(request).value(COLLECTION_UUID),
+                "expectedCollection": request.collection,
+                "actualCollection": None,
+            },
+        )
 
 
 async def check_aggregation(operation: Operation, pipeline: Pipeline, error: CommandError) -> None:
