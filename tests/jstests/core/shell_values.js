@@ -63,6 +63,11 @@
   assert(!bsonBinaryEqual({ a: NumberLong(1) }, { a: 1 }));
   assert.throws(() => ObjectId("short"));
   assert.throws(() => ISODate("yesterday"));
+  assert.throws(() => ISODate("0000-01-00"));
+  const changed = Timestamp(1, 2);
+  changed.i++;
+  assert.eq(changed, Timestamp(1, 3));
+  assert.eq(db.getSiblingDB("a|*b").x.getDB().y.getFullName(), "a|*b.y");
   assert.eq(ISODate("2001-03-02T01:01:00.124Z"), ISODate("2001-02-30 00:60:60.1235"), "fields are carried over");
   assert.eq(ISODate("0099-12-31T22:29:00Z"), ISODate("0100-01-01T00:08:00+0099"));
 

@@ -105,6 +105,8 @@ function ISODate(text) {
   const date = new Date(0);
   date.setUTCFullYear(Number(year), Number(month) - 1, Number(day));
   date.setUTCHours(Number(hour), Number(minute) - offset, Number(second), Math.round(Number(`0.${fraction}`) * 1000));
+  const carried = date.getUTCFullYear();
+  if (carried < 0 || carried > 9999) throw new Error(`invalid ISO date: ${text}`);
   return date;
 }
 
