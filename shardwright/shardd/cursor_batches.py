@@ -109,8 +109,8 @@ class InvolvedCursors:
         return entries
 
     def observe_batch(self, request: Request, reply: bytes | None) -> None:
-        """Remove a recorded cursor if this reply to its ``getMore`` ends it."""
-        if not _cursor_id(reply):
+        """Remove a recorded cursor if this reply to its ``getMore`` ends it; after an error it may still be open."""
+        if _cursor_id(reply) == 0:
             self._namespaces.pop(self.find(request), None)
 
     async def _forget_ended(self) -> None:
@@ -131,14 +131,14 @@ class InvolvedCursors:
         await upstream.command(request.db, {"killCursors": collection, "cursors": [Int64(cursor_id)]})
 
 
-def _cursor_id(reply: bytes | None) -> int:
-    """Return the id of the open cursor in a reply, or 0."""
+def _cursor_id(reply: bytes | None) -> int | None:
+    """Return the id of the cursor in a reply, 0 if it is not open (any more); None for a reply without a cursor."""
     if reply is None:
-        return 0
+        return None
     body = OpMsg(reply).body
     cursor = index(body).get(b"cursor")
     cursor_id = index(body, cursor[2]).get(b"id") if cursor is not None and cursor[0] == OBJECT else None
-    return 0 if cursor_id is None or cursor_id[0] != INT64 else int(decode_value(body, cursor_id))
+    return None if cursor_id is None or cursor_id[0] != INT64 else int(decode_value(body, cursor_id))
 
 
 class CursorBatches:

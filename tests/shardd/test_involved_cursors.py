@@ -108,3 +108,21 @@ def test_substitutes_are_known_too() -> None:
         cursors.observe_substitute(raw(2), raw(substitute))
     open_all(cursors, (3, 4))
     assert known_of(cursors, range(20)) == [1, 2, 3, 4, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_known"),
+    [
+        ({"ok": 0.0, "code": 143, "codeName": "CursorInUse", "errmsg": "in use"}, True),
+        ({"cursor": {"nextBatch": [], "id": Int64(1), "ns": "d.c"}, "ok": 1.0}, True),
+        ({"cursor": {"nextBatch": [], "id": Int64(0), "ns": "d.c"}, "ok": 1.0}, False),
+    ],
+    ids=["in use", "open", "ended"],
+)
+def test_a_cursor_is_known_until_a_batch_ends_it(reply: dict[str, object], *, is_known: bool) -> None:
+    cursors = new(CursorsOnMongod())
+    open_all(cursors, [1])
+    command = {"getMore": Int64(1), "collection": "c", "$db": "d"}
+    request = Request(OpMsg(op_msg(encode_document(command), request_id=1)))
+    cursors.observe_batch(request, op_msg(encode_document(reply), request_id=1))
+    assert bool(known_of(cursors, [1])) is is_known
