@@ -205,7 +205,8 @@ async def _run_term(mirror: HelloMirror, certainty: RoleCertainty, hooks: RoleHo
         with trio.CancelScope(shield=True):
             await _wait_childless(nursery)
         # The nursery is still open, because requests may start work in it until the step-down hook ends the term for
-        # them. What waits is cancelled first: the hook releases what it waits for, and it must not go on.
+        # them. Waiting requests are cancelled before that, because the hook releases critical sections, and a request
+        # must not continue in the role that follows.
         certainty.end_role()
         hooks.on_step_down()
 

@@ -229,7 +229,7 @@ class ReshardingService:
             raise no_operation(participation.id)
 
     def _end_blocking(self, operation_id: UUID) -> None:
-        """Let nothing wait for running writes any more: new ones are admitted, and there may always be some."""
+        """End all waits for running writes. New writes are admitted after the abort, so some may always be running."""
         self._aborted.add(operation_id)
         for scope in self._blocking.get(operation_id, ()):
             scope.cancel()

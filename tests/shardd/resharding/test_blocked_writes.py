@@ -1,4 +1,4 @@
-"""What blocks a collection for a resharding ends with its abort, and never ends what the next resharding blocks."""
+"""Blocked writes during a resharding, its abort, and the next resharding."""
 
 import uuid
 from collections.abc import Awaitable, Callable
