@@ -186,6 +186,15 @@ class ShardCommand(SidecarCommand[CommandHandler]):
     is_ddl: bool = False
     is_interruptible: bool = False
 
+    @property
+    def waits_for_recovery(self) -> bool:
+        """Whether a new primary runs it only after restoring the critical sections of earlier terms.
+
+        If it entered its own section earlier, it could wait for the recovery while the recovery waits for that section.
+        It could also miss state that is not restored yet. Before a set has its identity, no term begins.
+        """
+        return self.primary_only and self.needs_identity
+
 
 async def run_command(
     command: ShardCommand, shard: ShardComponents, client: ClientConnection, request: Request
@@ -219,6 +228,8 @@ async def _run(command: ShardCommand, shard: ShardComponents, request: Request) 
         await check_database_version(context, request, full_namespace(request).db if command.admin_only else None)
     try:
         with trio.move_on_after(seconds_allowed(request)) as deadline:
+            if command.waits_for_recovery:
+                await context.recovery_gate.wait_open()
             body = await command.handler(shard, request)
         if deadline.cancelled_caught:
             # A coordinator continues; only the wait for it ends.

@@ -28,7 +28,7 @@ from shardwright.shardd.migration.donor.move_range import MoveRangeRequest
 from shardwright.shardd.migration.donor.range_documents import digest
 from shardwright.shardd.migration.moved_database import MovedCollection, ReceiveDatabase
 from shardwright.shardd.migration.recipient.database_receipt import Round
-from shardwright.shardd.migration.recipient.recipient_service import RecipientService, not_steady
+from shardwright.shardd.migration.recipient.recipient_service import not_steady
 from shardwright.shardd.migration.recipient.recv_chunk import ReceiveRequest
 from shardwright.sharding.chunks import ChunkRange
 from shardwright.sharding.document_fields import required
@@ -111,13 +111,12 @@ async def recv_chunk_start(shard: ShardComponents, request: Request) -> dict[str
     Raises:
         CommandError: ConflictingOperationInProgress, another migration is in progress on this shard.
     """
-    recipient = await _recovered(shard)
-    return await recipient.start(ReceiveRequest.from_request(request))
+    return await shard.migrations.recipient.start(ReceiveRequest.from_request(request))
 
 
 async def recv_chunk_status(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Report the progress of the active or last migration to this shard."""
-    status = (await _recovered(shard)).status
+    status = shard.migrations.recipient.status
     if not Arguments.of(request).boolean(b"waitForSteadyOrDone", False):
         return status.report()
     await status.wait_steady_or_done()
@@ -130,7 +129,7 @@ async def recv_chunk_commit(shard: ShardComponents, request: Request) -> dict[st
     Raises CommandFailed if the migration is not steady or cannot be completed.
     """
     session_id = migration_session_argument(request)
-    recipient = await _recovered(shard)
+    recipient = shard.migrations.recipient
     migration = recipient.of_session(session_id)
     if migration is None:
         raise not_steady(session_id, recipient.active)
@@ -142,7 +141,7 @@ async def recv_chunk_release_critical_section(shard: ShardComponents, request: R
     """Leave the critical section after the decision. Needs majority write concern. The request may be repeated."""
     session_id = migration_session_argument(request)
     _require_majority(request)
-    migration = (await _recovered(shard)).of_session(session_id)
+    migration = shard.migrations.recipient.of_session(session_id)
     if migration is not None:
         await migration.release()
     return {}
@@ -151,7 +150,7 @@ async def recv_chunk_release_critical_section(shard: ShardComponents, request: R
 async def recv_chunk_abort(shard: ShardComponents, request: Request) -> dict[str, Any]:
     """Abort a migration, unless its critical section has begun. The request may be repeated."""
     session_id = migration_session_argument(request)
-    recipient = await _recovered(shard)
+    recipient = shard.migrations.recipient
     migration = recipient.of_session(session_id)
     if migration is not None:
         await migration.abort()
@@ -167,7 +166,7 @@ async def finish_range_deletion(shard: ShardComponents, request: Request) -> dic
     decision = Arguments.of(request).string(b"decision")
     if decision not in (COMMITTED, ABORTED):
         raise CommandError(ErrorCode.BadValue, f"'{decision}' is not a decision about a migration")
-    await (await _recovered(shard)).finish(migration_id, decision)
+    await shard.migrations.recipient.finish(migration_id, decision)
     return {}
 
 
@@ -181,15 +180,6 @@ async def digest_range(shard: ShardComponents, request: Request) -> dict[str, An
     pattern = ShardKeyPattern.from_bson(Arguments.of(request).raw(b"shardKeyPattern"))
     wanted = ChunkRange.of(pattern, Arguments.of(request).raw(b"min"), Arguments.of(request).raw(b"max"))
     return (await digest(shard.context.mongod, namespace, uuid, pattern, wanted)).to_document()
-
-
-async def _recovered(shard: ShardComponents) -> RecipientService:
-    """Return the recipient service once it has recovered the critical sections of earlier terms.
-
-    Before recovery it would deny them. Raises NotWritablePrimary.
-    """
-    await shard.context.recovery_gate.wait_open()
-    return shard.migrations.recipient
 
 
 def _require_majority(request: Request) -> None:

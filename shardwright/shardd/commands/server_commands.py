@@ -67,6 +67,8 @@ async def _end_former_membership(shard: ShardComponents, identity: ShardIdentity
     """
     catalog = await shard.context.catalog()
     if identity.shard_name not in await catalog.shards():
+        # Otherwise the recovery could restore critical sections from documents that it read before their removal.
+        await shard.context.recovery_gate.wait_open()
         await shard.renames.abandon()
         await shard.blocked.abandon()
 

@@ -179,7 +179,7 @@ class MovePrimary(Coordinator):
     async def _commit(self) -> None:
         """Commit on the config servers, while operations wait; if they refuse, enter phase `ABORT`."""
         context, db = self.context, self.namespace.db
-        await self._section.restore()
+        await self._section.close()
         # Writes have been blocked since the copy was complete, or since this shard's primary began its term.
         await self.enter_phase(COMMIT)
         await context.store.count_database_critical_section(db)

@@ -23,7 +23,8 @@ DDL fails with LockBusy after five minutes, as MongoDB does if it waits for a DD
 
 **After a failover.** A migration that was about to commit may have given a range away. Until its critical section is
 restored, writes must not run, and no refresh may admit reads. `RecoveryGate` blocks them until the persisted state has
-been read from the local mongod; it waits for no other server.
+been read from the local mongod; it waits for no other server. It blocks the commands of coordinators and other shards
+too, because a section that one of them entered earlier would be in the way of a restored one.
 
 **Renames.** The mongods of different shards rename at different moments. A read that was admitted before may find the
 collection on one shard and nothing on another, so its replies must not be merged (`supersede_reads`).
@@ -252,7 +253,24 @@ class SectionDriver(Generic[State]):
         return is_drained
 
     async def restore(self) -> None:
-        """Block writes and reads again in a new term. There is no wait, because no operation has been admitted yet."""
+        """Block writes and reads again at the beginning of a term.
+
+        There is no wait, because operations and commands are not admitted yet, and persisted sections exclude each
+        other. If another section is in effect all the same, that is logged: the commands that could end it may be
+        waiting for the recovery.
+        """
+        other = self.state.critical_section
+        if other is not None and self.section is None:
+            logger.error(
+                "Another critical section is in the way of one to be restored",
+                namespace=self.state.title,
+                in_effect=str(dict(other.reason)),
+                to_be_restored=str(dict(self._reason)),
+            )
+        await self.close()
+
+    async def close(self) -> None:
+        """Block writes and reads once no other section is in effect, without waiting for running operations."""
         self._entered = await self.state.enter_section(self._reason)
         self.block_reads()
 
@@ -277,7 +295,7 @@ class SectionDriver(Generic[State]):
         Raises LockBusy if another section does not end in time.
         """
         with trio.move_on_after(HOLD_SECONDS_MAX) as patience:
-            await self.restore()
+            await self.close()
         if patience.cancelled_caught:
             raise _busy(self.state)
         try:

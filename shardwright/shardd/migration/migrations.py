@@ -207,10 +207,9 @@ class Migrations:
     async def move_range(self, request: "MoveRangeRequest") -> None:
         """Move a range to another shard, or wait for the end of the same migration if it is active.
 
-        A new primary first recovers the active migration. Raises NotWritablePrimary, ConflictingOperationInProgress if
-        another migration is active, or the error of the migration.
+        Raises NotWritablePrimary, ConflictingOperationInProgress if another migration is active, or the error of the
+        migration.
         """
-        await self._context.recovery_gate.wait_open()
         active = self.donor.start(request)
         await active.wait_result()
         if request.wait_for_delete and active.migration_id is not None:

@@ -341,6 +341,20 @@ async def test_the_next_driver_of_a_section_measures_and_ends_it(monkeypatch: py
     assert forgotten == [True]
 
 
+@pytest.mark.parametrize("reason", [REASON, {"command": "other"}])
+async def test_another_section_in_the_way_of_a_restored_one_is_logged(
+    state: NamespaceState, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, reason: dict[str, str]
+) -> None:
+    await state.enter_section(reason)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(SectionDriver(state, REASON).restore)
+        await trio.sleep(1)
+        state.release()
+    logged = [(record.levelname, vars(record)["fields"]) for record in caplog.records]
+    names = {"namespace": "d.c", "in_effect": "{'command': 'other'}", "to_be_restored": "{'command': 'test'}"}
+    assert logged == ([] if reason == REASON else [("ERROR", names)])
+
+
 async def test_a_section_is_left_only_by_its_reason(state: NamespaceState) -> None:
     other = SectionDriver(state, {"command": "other"})
     await SectionDriver(state, REASON).restore()

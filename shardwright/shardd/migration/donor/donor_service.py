@@ -314,7 +314,7 @@ class DonorService:
         for coordinator, attempts in await self._store.load():
             if coordinator.id == migration_id and coordinator.decision is None:
                 section = DonorCriticalSection(self._context, coordinator)
-                await section.restore()
+                await section.close()
                 with suppress(CommandError):  # raised if it was aborted
                     await self._recover_outcome(coordinator, attempts, section)
 
