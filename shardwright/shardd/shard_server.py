@@ -315,8 +315,8 @@ class ShardServer:
                 self.renames,
                 self.blocked,
                 TermRecovery(self.coordinators.restore_sections),
+                self.coordinators,  # before the gate, so that commands find the resumed ones
                 context.recovery_gate,
-                self.coordinators,
                 self.transaction_coordinators,
                 self.auto_splitter,
             ),

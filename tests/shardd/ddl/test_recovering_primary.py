@@ -1,4 +1,4 @@
-"""Commands of coordinators that reach a primary while it reads what earlier terms left behind."""
+"""Commands of coordinators and routers that reach a primary while it reads what earlier terms left behind."""
 
 import signal
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from bson import Int64
 from bson.binary import Binary
+from pymongo.errors import OperationFailure
 
 from tests.shardd.mini_cluster import MAJORITY, Member, MiniCluster
 from tests.shardd.router_stand_in import ShardedNamespace
@@ -80,3 +81,16 @@ def test_a_participant_does_not_hold_up_the_recovery_of_a_migration(
     with member.mongod_client() as mongod:
         assert mongod.config.migrationRecipients.count_documents({}) == 0
         assert mongod.config.collection_critical_sections.count_documents({}) == 0
+
+
+def test_a_change_waits_until_those_of_earlier_terms_have_been_resumed(
+    mini: MiniCluster, ranged: ShardedNamespace
+) -> None:
+    member = mini.shards["sh0"].members[0]
+    drop = {"_shardsvrDropCollection": "c", "databaseVersion": ranged.database_version}
+    member.daemon.stop(signal.SIGKILL)
+    with restarting(member, "system.sharding_ddl_coordinators"), member.client() as client:
+        try:
+            client[ranged.db].command(drop)
+        except OperationFailure as failure:
+            raise AssertionError(failure.details) from failure
