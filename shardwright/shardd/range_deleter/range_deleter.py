@@ -65,18 +65,22 @@ _GONE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.CollectionUUIDM
 
 
 async def next_batch(
-    mongod: LocalMongod, namespace: Namespace, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
+    mongod: LocalMongod, namespace: Namespace, uuid: UUID, pattern: ShardKeyPattern, wanted: ChunkRange, size: int
 ) -> list[bytes]:
     """Return up to ``size`` documents of a range, as raw ``{_id}``; none if it is empty.
 
+    Args:
+        uuid: the collection's UUID, because another collection may have taken its name.
+
     Raises:
-        CommandError: IndexNotFound, no index supports the shard key.
+        CommandError: IndexNotFound, no index supports the shard key; CollectionUUIDMismatch, the collection no longer
+            has this name.
         BackendError: mongod does not answer.
     """
     index = await ShardKeyIndex.find(mongod, namespace, pattern)
     for scan in index.scans(pattern, wanted):
         some = {"projection": {"_id": 1}, "batchSize": size, "limit": size, "singleBatch": True}
-        found = await all_documents(mongod, namespace, {**scan, **some})
+        found = await all_documents(mongod, namespace, {**scan, **some, "collectionUUID": Binary.from_uuid(uuid)})
         if found:
             return found
     return []
@@ -275,7 +279,9 @@ class RangeDeleter:
                 self._on_deleted(task.id, deleted)
                 await context.fail_points.hang_while(HANG_AFTER_DOING_DELETION)
                 await trio.sleep(parameters.batch_delay_seconds)
-            table = context.namespace(task.namespace).table or table
+            current = context.namespace(task.namespace).table
+            if current is not None and current.collection.uuid == task.collection_uuid:
+                table = current  # else another collection has the name here, and mongod will refuse the next batch
         await context.wait_majority()
         logger.info("Deleted a range", namespace=task.namespace, migration=str(task.id), documents=total)
 
@@ -310,7 +316,7 @@ class RangeDeleter:
         """Delete up to ``size`` documents of the range; return the number deleted, 0 if none were left."""
         namespace, pattern = Namespace.parse(task.namespace), table.key_pattern
         wanted = range_of(task, pattern)
-        found = await next_batch(self._context.mongod, namespace, pattern, wanted, size)
+        found = await next_batch(self._context.mongod, namespace, task.collection_uuid, pattern, wanted, size)
         if not found:
             return 0
         delete: dict[str, Any] = {
