@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+import trio
 from bson.binary import Binary
 from bson.timestamp import Timestamp
 
@@ -223,7 +224,8 @@ async def create_with_uuid(
             if id_index is not None:
                 creation["idIndex"] = id_index
             operation = {"op": "c", "ns": f"{namespace.db}.$cmd", "ui": Binary.from_uuid(uuid), "o": creation}
-            await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **max_time})
+            with trio.CancelScope(shield=True):  # if cancelled, it might reach mongod after the drop of an aborted copy
+                await mongod.command("admin", {"applyOps": [operation], "writeConcern": MAJORITY, **max_time})
             existing = await describe(mongod, namespace)
         if existing is None or existing.uuid != uuid:
             raise CommandError(

@@ -252,7 +252,8 @@ class RangeDeletionStore:
         """Insert a task; does nothing if it exists already."""
         insert = {"insert": RANGE_DELETIONS, "documents": [task.to_document()], "writeConcern": MAJORITY}
         try:
-            await self._mongod.write(_CONFIG, insert)
+            with trio.CancelScope(shield=True):  # if cancelled, it might reach mongod after the migration's abort
+                await self._mongod.write(_CONFIG, insert)
         except CommandError as error:
             if error.code != ErrorCode.DuplicateKey:
                 raise
