@@ -235,7 +235,10 @@ class ReshardingCoordinator:
     async def _plan_chunks(self) -> ReshardingOperation:
         await self._participants.refresh(self.operation.participation.donors)
         planned = await plan(self._term, self.operation)
-        await self._store.write_chunks(self.operation, planned)
+        # mongod continues an insert whose client is gone. Its chunks would then be inserted after the abort has deleted
+        # the others, and block the removal of their shards forever.
+        with self._control.uninterrupted():
+            await self._store.write_chunks(self.operation, planned)
         counts = Counter(each.shard for each in planned).values()
         self._statistics.chunk_imbalance = max(counts) - min(counts)
         document = await self._term.catalog.find_by_id("databases", self.operation.namespace.db)

@@ -45,6 +45,7 @@ class ReshardingControl:
     def __init__(self) -> None:
         self._scope = trio.CancelScope()
         self._is_aborted = False
+        self._is_uninterrupted = False
         self.commit_requested = trio.Event()
         self.is_decided = False
         self.began = trio.current_time()
@@ -53,14 +54,27 @@ class ReshardingControl:
     def before_decision(self) -> trio.CancelScope:
         """Return a scope for the steps before the decision; `abort` cancels it."""
         self._scope = trio.CancelScope()
-        if self._is_aborted:
-            self._scope.cancel()
+        self._cancel_if_aborted()
         return self._scope
+
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """Delay an abort until the end of the block; the end of the term still cancels it."""
+        self._is_uninterrupted = True
+        try:
+            yield
+        finally:
+            self._is_uninterrupted = False
+            self._cancel_if_aborted()
 
     def abort(self) -> None:
         """Abort the operation, unless it is too late."""
         if not self.is_decided:
             self._is_aborted = True
+            self._cancel_if_aborted()
+
+    def _cancel_if_aborted(self) -> None:
+        if self._is_aborted and not self._is_uninterrupted:
             self._scope.cancel()
 
 
