@@ -142,7 +142,7 @@ class DonorCriticalSection(SectionDriver[NamespaceState]):
         try:
             await self._context.refresher.refresh_collection(self.state)
             await self._close_open_buckets()
-        except CommandError as error:
+        except (CommandError, BackendError) as error:
             logger.warning("Could not refresh after a migration", namespace=self.state.namespace, error=str(error))
 
     async def _close_open_buckets(self) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.backoff import Backoff
+from shardwright.daemon.backoff import Backoff, until_done
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.remote_sets import as_command_error, is_transient
@@ -311,7 +311,17 @@ class DonorService:
 
     async def _salvage(self, migration_id: UUID | None) -> None:
         """End a migration after an internal error, as a new primary would."""
-        for coordinator, attempts in await self._store.load():
+
+        def log_failure(error: BackendError | CommandError, retry_seconds: float) -> None:
+            logger.warning(
+                "Could not end a migration after an internal error",
+                migration=str(migration_id),
+                error=str(error),
+                retry_seconds=round(retry_seconds, 3),
+            )
+
+        backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
+        for coordinator, attempts in await until_done(self._store.load, backoff, log_failure):
             if coordinator.id == migration_id and coordinator.decision is None:
                 section = DonorCriticalSection(self._context, coordinator)
                 await section.close()
