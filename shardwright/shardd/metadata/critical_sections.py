@@ -188,7 +188,7 @@ class SectionDriver(Generic[State]):
         forget: drops the metadata before waiting operations are released.
 
     Attributes:
-        seconds: its duration, once it has been left.
+        seconds: its duration, once it has been left, including the attempts after which writes were admitted again.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class SectionDriver(Generic[State]):
         """End the section and release the waiting operations; does nothing outside the section."""
         section = self.section
         if section is not None:
-            self.seconds = time.monotonic() - section.began
+            self.seconds += time.monotonic() - section.began
             if self._forget is not None:
                 self._forget()
             self.state.release()

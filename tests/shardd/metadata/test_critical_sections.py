@@ -264,6 +264,23 @@ async def test_a_move_admits_writes_again_if_the_running_ones_do_not_end(
     assert not entered.blocks_reads
 
 
+async def test_the_duration_includes_attempts_after_which_writes_were_admitted_again(
+    state: NamespaceState, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", trio.current_time)
+    state.enter(is_write=True)
+    section = section_for_move(state)
+    for attempts in range(1, 4):
+        assert not await section.try_block_writes()
+        assert section.seconds == pytest.approx(attempts * MOVE.attempt)
+        await trio.sleep(1)
+    state.exit(state.operations, is_write=True)
+    assert await section.try_block_writes()
+    await trio.sleep(2)
+    section.leave()
+    assert section.seconds == pytest.approx(3 * MOVE.attempt + 2)
+
+
 async def test_a_move_fails_after_several_attempts_delayed_by_transactions(
     state: NamespaceState, autojump_clock: MockClock
 ) -> None:

@@ -46,7 +46,8 @@ class DonorMetrics:
         self._documents = metrics.counter("donor_documents_cloned", "Documents cloned to other shards")
         self._bytes = metrics.counter("donor_bytes_cloned", "Bytes of documents cloned to other shards")
         self._blocked_seconds = metrics.counter(
-            "donor_critical_section_seconds", "Time in critical sections of migrations from this shard"
+            "donor_critical_section_seconds",
+            "Time in critical sections of migrations from this shard, with all attempts",
         )
         self._last_blocked_seconds = 0.0
 
@@ -95,7 +96,7 @@ class DonorMetrics:
         )
         gauge(
             "donor_last_critical_section_seconds",
-            "Time in the critical section of the last migration from this shard",
+            "Time in the critical section of the last migration from this shard, with all attempts",
             lambda: self._last_blocked_seconds,
         )
 

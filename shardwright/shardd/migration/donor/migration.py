@@ -90,7 +90,7 @@ class DonorMigration:
         history: the recipient's source of session history, alongside ``source``.
         documents_estimated: estimated number of documents to clone.
         is_committing: whether it can no longer be aborted.
-        critical_section_seconds: duration of the critical section, once it has been left.
+        critical_section_seconds: duration of the critical section with all attempts, once it has been left.
     """
 
     def __init__(
