@@ -107,11 +107,14 @@ def zone_range(catalog: CatalogUser, namespace: str) -> list[dict[str, Any]]:
     return list(catalog.config.tags.find({"ns": namespace}))
 
 
-@pytest.mark.parametrize(
-    "command",
-    [{"_configsvrRenameCollectionMetadata": "late.source", "to": "late.zoned"}, {"_configsvrRemoveTags": "late.zoned"}],
-    ids=["rename", "drop"],
-)
+RENAME_OVER = {
+    "_configsvrRenameCollectionMetadata": "late.source",
+    "to": "late.zoned",
+    "targetUUID": Binary.from_uuid(uuid4()),
+}
+
+
+@pytest.mark.parametrize("command", [RENAME_OVER, {"_configsvrRemoveTags": "late.zoned"}], ids=["rename", "drop"])
 def test_late_commands_remove_no_zones_that_have_been_added_since(
     catalog: CatalogUser, coordinator: CatalogUser, command: dict[str, Any]
 ) -> None:
@@ -122,6 +125,16 @@ def test_late_commands_remove_no_zones_that_have_been_added_since(
     assert coordinator.run(numbered(command, 1))["ok"] == 1.0
     assert list(catalog.config.tags.find({"ns": "late.zoned"})) == added
     catalog.config.tags.delete_many({"ns": "late.zoned"})
+
+
+def test_the_record_of_an_unsharded_rename_keeps_the_zones_of_the_new_name(catalog: CatalogUser) -> None:
+    """It is written after the rename, when a user may already have defined zones to shard the collection."""
+    added = zone_range(catalog, "late.recorded")
+    catalog.run({"_configsvrRenameCollectionMetadata": "late.source", "to": "late.recorded"})
+    assert list(catalog.config.tags.find({"ns": "late.recorded"})) == added
+    recorded = {"what": "renameCollection.metadata", "details": {}}
+    assert [each for each in catalog.config.changelog.find(recorded) if "late.recorded" in str(each)]
+    catalog.config.tags.delete_many({"ns": "late.recorded"})
 
 
 @pytest.mark.parametrize("last", ["listDatabases", "_addShard", "setFeatureCompatibilityVersion"])

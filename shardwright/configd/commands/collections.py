@@ -126,7 +126,8 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
     The collection keeps its UUID and its chunks, and gets another epoch and timestamp. Its migrations, which the
     coordinator has forbidden, are allowed again after its zones have followed. Without ``optFromCollection`` the source
     is unsharded. Then only the target is removed, and zones of the old name stay, as in MongoDB. ``targetUUID`` is the
-    UUID of a sharded target.
+    UUID of a sharded target. If neither collection is sharded, the command only records a rename that has been made.
+    A user may have added zones for the new name since, so they are kept.
 
     Raises:
         CommandError: ConflictingOperationInProgress, another collection has the old or the new name; TransactionTooOld,
@@ -162,7 +163,8 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
             await catalog.delete("tags", {"ns": target})
 
     async def rename() -> None:
-        await delete_replaced_zones()
+        if uuid is not None or replaced is not None:
+            await delete_replaced_zones()
         await catalog.transaction(work)
         await finish_renames(catalog, target)
         if replaced is not None:
