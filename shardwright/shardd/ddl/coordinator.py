@@ -186,6 +186,19 @@ class Coordinator(ABC):
             f"Another {self.operation_type} for namespace {self.namespace} is being executed with different parameters"
         )
 
+    async def may_serve(self, requested: Mapping[str, Any]) -> bool:
+        """Whether a request that arrives now may be for this change.
+
+        Otherwise the request is for a newer object of the same name, so it waits for the end and starts another change.
+
+        Args:
+            requested: the arguments of the request.
+
+        Raises:
+            CommandError, BackendError: the answer could not be determined.
+        """
+        return True
+
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
         """Hold resources other than the locks, from beginning to end, or refuse the change."""

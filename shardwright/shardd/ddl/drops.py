@@ -5,7 +5,7 @@ then from this one. Operations on this shard wait until the end, since an insert
 database is dropped one sharded collection after another, then its other collections on every shard, then its entry.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -133,6 +133,7 @@ class DropDatabase(Coordinator):
     """Drops a database. The argument is the ``databaseVersion`` of the request."""
 
     operation_type: ClassVar[str] = "dropDatabase"
+    not_compared: ClassVar[frozenset[str]] = frozenset({"databaseVersion"})  # see `may_serve`
 
     async def run(self) -> dict[str, Any]:
         """Drop the sharded collections one by one, then the rest of the database on every shard, then its entry."""
@@ -160,6 +161,11 @@ class DropDatabase(Coordinator):
             await catalog.commit({"_configsvrCommitDropDatabase": db, **version})
         await log_change(context, "dropDatabase", db)
         return {"dropped": db}
+
+    async def may_serve(self, requested: Mapping[str, Any]) -> bool:
+        """Whether the request is for the same database, and not for one created since, as in MongoDB."""
+        mine, other = (DatabaseVersion.from_value(each["databaseVersion"]) for each in (self.arguments, requested))
+        return mine.matches(other)
 
     async def _is_dropped(self) -> bool:
         """Whether an earlier attempt has dropped the database; a database of that name is then a new one."""

@@ -198,11 +198,14 @@ class CoordinatorRun:
         self._arguments = dict(coordinator.arguments)
         self._is_recovered = coordinator.phase is not None
 
-    @property
-    def is_joinable(self) -> bool:
-        """Whether an equal request may wait for its result: the change has been neither made nor abandoned."""
+    async def may_serve(self, requested: Mapping[str, Any]) -> bool:
+        """Whether a request may be for this change, which has been neither made nor abandoned.
+
+        Raises CommandError or BackendError, as `Coordinator.may_serve`.
+        """
         coordinator = self.coordinator
-        return not coordinator.is_over and (coordinator.phase is not None or not coordinator.beginning.cancel_called)
+        is_interrupted = coordinator.phase is None and coordinator.beginning.cancel_called
+        return not (coordinator.is_over or is_interrupted) and await coordinator.may_serve(requested)
 
     def has_arguments(self, requested: Mapping[str, Any]) -> bool:
         """Whether it makes the requested change. The order of fields matters, for example in a shard key.
@@ -342,11 +345,12 @@ class CoordinatorService:
                 ConflictingOperationInProgress, a change of this kind with other arguments is in progress;
                 StaleDbVersion, the database has moved or was dropped while the change waited for its locks;
                 Interrupted, MaxTimeMSExpired; or raised by ``check``.
+            BackendError: the local mongod does not answer.
         """
         coordinator = kind(self._context, self._migrations, namespace, arguments, may_bypass=may_bypass)
         coordinator.lsid = None if coordinator.opid is None else lsid
         run = self._runs.get(_key(coordinator))
-        while run is not None and not run.is_joinable:
+        while run is not None and not await run.may_serve(coordinator.arguments):
             await self._waiting_to_begin.wait(run.ended, lsid, coordinator.beginning.deadline)
             run = self._runs.get(_key(coordinator))
         if run is None:
