@@ -113,8 +113,8 @@ class RenameCollection(Coordinator):
     """Renames a collection.
 
     The arguments are ``to`` (a full namespace), ``dropTarget``, ``stayTemp`` and the UUIDs that the client expects.
-    Once begun, ``sourceUUID`` is the collection's UUID, ``sourceIsSharded`` says whether it is sharded, and
-    ``targetUUID`` belongs to a sharded collection that has the new name.
+    Once begun, ``sourceUUID`` is the collection's UUID. If either collection is sharded, ``sourceIsSharded`` says
+    whether the source is, and ``targetUUID`` belongs to a sharded collection that has the new name.
     """
 
     operation_type: ClassVar[str] = "renameCollection"
@@ -138,6 +138,18 @@ class RenameCollection(Coordinator):
     @property
     def _target(self) -> Namespace:
         return Namespace.parse(self.arguments["to"])
+
+    async def may_serve(self, requested: Mapping[str, Any]) -> bool:
+        """Whether the request may be for the renamed collection, or repeats the request to rename it.
+
+        Operations are admitted before the rename has been recorded, or has ended on all shards. So a client may have
+        created another collection of the old name, which has to be renamed too.
+        """
+        renamed = self.arguments.get("sourceUUID")
+        if renamed is None:  # nothing has been renamed
+            return True
+        present = await describe(self.context.mongod, self.namespace)
+        return present is None or present.uuid == UUID(bytes=bytes(renamed))
 
     async def run(self) -> dict[str, Any]:
         """Rename the collection.
@@ -276,6 +288,9 @@ class RenameCollection(Coordinator):
         reasons = [{"command": "renameCollection", "ns": name} for name in names]
         states = [context.namespace(name) for name in names]
         async with held_exclusively(*map(ExclusiveSection, states, reasons)):
+            local = await describe(context.mongod, source)
+            if local is not None and local.uuid is not None:
+                self.arguments["sourceUUID"] = Binary.from_uuid(local.uuid)
             rename: dict[str, Any] = {
                 "renameCollection": str(source),
                 "to": str(target),
@@ -286,15 +301,13 @@ class RenameCollection(Coordinator):
             if source.db == target.db:
                 # With UUIDs, a command that reaches mongod late cannot affect a newer collection. mongod does not
                 # accept them between databases, where it copies the collection.
-                rename |= await self._uuids()
+                rename |= {**uuid_argument(source, local), **await self._uuid_of_target()}
             await context.mongod.command("admin", rename)
 
-    async def _uuids(self) -> dict[str, Any]:
-        """Return the arguments that identify the collection to rename and the one that it replaces."""
-        mongod = self.context.mongod
-        uuids: dict[str, Any] = dict(uuid_argument(self.namespace, await describe(mongod, self.namespace)))
-        if self.arguments.get("dropTarget", False):
-            replaced = await describe(mongod, self._target)
-            uuid = uuid_argument(self._target, replaced).get("collectionUUID", True)
-            uuids["dropTarget"] = replaced is not None and uuid
-        return uuids
+    async def _uuid_of_target(self) -> dict[str, Any]:
+        """Return the argument that identifies the collection to replace."""
+        if not self.arguments.get("dropTarget", False):
+            return {}
+        replaced = await describe(self.context.mongod, self._target)
+        uuid = uuid_argument(self._target, replaced).get("collectionUUID", True)
+        return {"dropTarget": replaced is not None and uuid}

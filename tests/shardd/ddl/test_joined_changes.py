@@ -7,22 +7,29 @@ from uuid import UUID, uuid4
 
 import pytest
 import trio
+from bson.binary import Binary
+from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from shardwright.shardd.context.ddl_locks import IndexCreations
 from shardwright.shardd.ddl.drops import DropDatabase
+from shardwright.shardd.ddl.rename_collection import UNBLOCK, RenameCollection
 from shardwright.shardd.ddl.service import CoordinatorService
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState, StateTable
 from shardwright.sharding.catalog.documents import DatabaseEntry
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.versions import DatabaseVersion
+from shardwright.wire.error_codes import ErrorCode
+from shardwright.wire.errors import CommandError
 from tests.shardd.ddl.test_coordinator_ends import FakeShard, NoMigrations
 
 if TYPE_CHECKING:
     from shardwright.shardd.context.shard_context import ShardContext
 
+SOURCE, TARGET = "d.tmp", "d.live"
+RENAME = {"to": TARGET, "dropTarget": True, "stayTemp": False}
 FIRST, SECOND = (DatabaseVersion(uuid4(), Timestamp(each, 1), 1) for each in (1, 2))
 
 
@@ -100,6 +107,15 @@ class Shard(FakeShard):
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
+        if "listCollections" in command:
+            found = self.collections.get(f"{db}.{command['filter']['name']}")
+            info = {"info": {"uuid": found and Binary.from_uuid(found)}, "type": "collection", "options": {}}
+            return {"cursor": {"firstBatch": [info] if found else []}}
+        if "renameCollection" in command:
+            if command["renameCollection"] not in self.collections:
+                raise CommandError(ErrorCode.NamespaceNotFound, "Source collection does not exist")
+            self.collections[command["to"]] = self.collections.pop(command["renameCollection"])
+            return {"ok": 1.0}
         return await super().command(db, command)
 
 
@@ -112,6 +128,85 @@ async def in_term(shard: Shard, work: Work) -> None:
         await service.begin_term(1, nursery)
         with trio.fail_after(60):
             await work(service, nursery)
+
+
+async def rename(service: CoordinatorService) -> None:
+    await service.run(RenameCollection, Namespace.parse(SOURCE), RENAME)
+
+
+@pytest.mark.parametrize("last_step", ["_configsvrRenameCollectionMetadata", "renameCollection.end"])
+async def test_a_rename_of_a_new_collection_does_not_join_one_that_has_been_made(
+    last_step: str, autojump_clock: MockClock
+) -> None:
+    shard = Shard(last_step=last_step)
+    shard.collections[SOURCE] = uuid4()
+
+    async def work(service: CoordinatorService, nursery: trio.Nursery) -> None:
+        nursery.start_soon(rename, service)
+        await shard.is_last_step.wait()
+        shard.collections[SOURCE] = new = uuid4()
+        nursery.start_soon(rename, service)
+        await wait_all_tasks_blocked()
+        assert shard.collections[SOURCE] == new
+        shard.may_end.set()
+        await rename(service)  # joins the second
+        assert shard.collections == {TARGET: new}
+
+    await in_term(shard, work)
+
+
+async def test_a_repeated_request_joins_a_rename_that_has_been_made(autojump_clock: MockClock) -> None:
+    """Such as a router's repetition after it has lost the connection."""
+    shard = Shard(last_step="_configsvrRenameCollectionMetadata")
+    shard.collections[SOURCE] = renamed = uuid4()
+
+    async def work(service: CoordinatorService, nursery: trio.Nursery) -> None:
+        nursery.start_soon(rename, service)
+        await shard.is_last_step.wait()
+        nursery.start_soon(rename, service)
+        await wait_all_tasks_blocked()
+        shard.may_end.set()
+
+    await in_term(shard, work)
+    assert shard.collections == {TARGET: renamed}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_rename_joins_a_resumed_one_only_if_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, *, is_new: bool
+) -> None:
+    """The resumed rename of a sharded collection cannot reach another shard, and has unblocked this one."""
+    renamed, new = uuid4(), uuid4()
+    document = {
+        "_id": {"namespace": SOURCE, "operationType": "renameCollection"},
+        "phase": UNBLOCK,
+        **RENAME,
+        "sourceUUID": Binary.from_uuid(renamed),
+        "sourceIsSharded": True,
+        "targetIsSharded": False,
+        "session": {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(5)},
+    }
+    shard = Shard(document, last_step=UNBLOCK)
+    shard.collections = {TARGET: renamed} | ({SOURCE: new} if is_new else {})
+
+    async def send(*_: object) -> None:
+        await shard.step(UNBLOCK)
+
+    async def no_shards(_: object) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return []
+
+    monkeypatch.setattr("shardwright.shardd.ddl.rename_collection.send_to_shards", send)
+    monkeypatch.setattr("shardwright.shardd.ddl.rename_collection.all_shard_ids", no_shards)
+
+    async def work(service: CoordinatorService, nursery: trio.Nursery) -> None:
+        await shard.is_last_step.wait()
+        nursery.start_soon(rename, service)
+        await wait_all_tasks_blocked()
+        shard.may_end.set()
+
+    await in_term(shard, work)
+    assert shard.collections == {TARGET: new if is_new else renamed}
 
 
 @pytest.mark.parametrize("last_step", ["_configsvrCommitDropDatabase", "dropDatabase"])
