@@ -45,6 +45,12 @@ OF_MEASUREMENTS: Final = IS_TIME_SERIES_NAMESPACE.decode()
 
 _NAMES: Final = "indexNames"
 
+Outcomes = dict[str, Outcome]
+"""The outcome of each shard by its id."""
+
+Raw = dict[str, dict[str, Any]]
+"""The replies by the hosts of the shards."""
+
 
 class DropIndexes(IndexChange):
     """Drops indexes on all owners of chunks.
@@ -61,20 +67,19 @@ class DropIndexes(IndexChange):
         table = await self.read_routing()
         is_first = self.phase is None
         if table is None:
-            outcomes = await self._drop_here() if is_first else {}
+            outcomes, raw = await self._drop_here() if is_first else ({}, {})
         else:
-            outcomes = await self._drop(table)
-        raw = await by_hosts(self.context, {shard: reply_of(outcome) for shard, outcome in outcomes.items()})
+            outcomes, raw = await self._drop(table)
         error = _error_of_all(outcomes)
         # An earlier attempt may have dropped them.
         if error is not None and (is_first or error.code != ErrorCode.IndexNotFound):
             raise CommandError(error.code, error.message, labels=error.labels, extra={**error.extra, "raw": raw})
         return {"raw": raw}
 
-    async def _drop(self, table: RoutingTable) -> dict[str, Outcome]:
+    async def _drop(self, table: RoutingTable) -> tuple[Outcomes, Raw]:
         owners, uuid = IndexOwners(self.context, self.namespace, table), table.collection.uuid
         if self.phase is not None and uuid != UUID(bytes=bytes(self.arguments[COLLECTION]["uuid"])):
-            return {}
+            return {}, {}
         indexes = await self._listed(owners)
         names = self._names(indexes, table)
         creations = self.context.index_creations.of(str(self.namespace))
@@ -82,7 +87,7 @@ class DropIndexes(IndexChange):
             await creation.decided.wait()
         known = names_of_all(indexes).union(*(creation.names for creation in creations))
         if self.phase is None and not self._drops_all and not (names and names <= known):
-            return await owners.change(self._command | self._bypass)  # which refuse it
+            return await self._with_raw(await owners.change(self._command | self._bypass))  # which refuse it
         aborted = self._abort(creations, names)
         names = names.union(*(creation.names for creation in aborted))
         await self._wait_ended(owners, aborted)
@@ -91,7 +96,7 @@ class DropIndexes(IndexChange):
 
     async def _drop_named(
         self, owners: IndexOwners, table: RoutingTable, names: Set[str], aborted: Mapping[str, Sequence[Index]]
-    ) -> dict[str, Outcome]:
+    ) -> tuple[Outcomes, Raw]:
         """Drop the indexes whose locks are held.
 
         Args:
@@ -103,7 +108,7 @@ class DropIndexes(IndexChange):
             names = self._names(indexes, table) & names
             refusal = self._refusal(await owners.indexes(), names, table)
             if refusal is not None:
-                return dict.fromkeys(indexes, refusal)
+                return await self._with_raw(dict.fromkeys(indexes, refusal))
             uuid = Binary.from_uuid(table.collection.uuid)
             await self.enter_phase(DROP, **{COLLECTION: {"uuid": uuid}, _NAMES: sorted(names)})
         self.must_finish = True
@@ -121,8 +126,14 @@ class DropIndexes(IndexChange):
                 for shard in (errors if aborted or self._drops_all else ())
                 if outcomes[shard] is errors[shard]
             }
+        # An error of this leads to another attempt, because the drop has been made.
+        result = await self._with_raw(outcomes)
         self.must_finish = False
-        return outcomes
+        return result
+
+    async def _with_raw(self, outcomes: Outcomes) -> tuple[Outcomes, Raw]:
+        replies = {shard: reply_of(outcome) for shard, outcome in outcomes.items()}
+        return outcomes, await by_hosts(self.context, replies)
 
     async def _listed(self, owners: IndexOwners) -> dict[str, list[Index]]:
         """Return the indexes of each owner; keys of measurements' indexes are in the client's terms."""
@@ -210,13 +221,18 @@ class DropIndexes(IndexChange):
         if patience.cancelled_caught:
             raise CommandError(ErrorCode.LockBusy, f"the creation of an index of {self.namespace} does not end")
 
-    async def _drop_here(self) -> dict[str, Outcome]:
+    async def _drop_here(self) -> tuple[Outcomes, Raw]:
         me = self.context.require_identity().shard_name
+        # This may fail, so it comes before the drop: a repetition of a made drop gets IndexNotFound.
+        (host,) = await by_hosts(self.context, {me: None})
+        outcome: Outcome
         try:
             reply = await change(self.context.mongod, self.namespace, self._command)
         except CommandError as error:
-            return {me: error}
-        return {me: {name: value for name, value in reply.items() if name not in TIMES}}
+            outcome = error
+        else:
+            outcome = {name: value for name, value in reply.items() if name not in TIMES}
+        return {me: outcome}, {host: reply_of(outcome)}
 
     @property
     def _command(self) -> dict[str, Any]:
