@@ -75,6 +75,13 @@ class MovePrimary(Coordinator):
         super().__init__(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)
         self._section = move_section(context, namespace.db, self.id)
 
+    async def may_serve(self, requested: Mapping[str, Any]) -> bool:
+        """Whether the database has not been recreated on this shard since the move was committed."""
+        if self.phase != CLEAN:
+            return True
+        entry = await (await self.context.catalog()).read(read_database(self.namespace.db))
+        return entry is None or entry.primary != self.context.require_identity().shard_name
+
     async def run(self) -> dict[str, Any]:
         """Move the database, or complete or undo the move of an earlier term.
 

@@ -1,6 +1,7 @@
 """Requests that arrive while a change for an earlier request of the same kind is in progress."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
@@ -14,6 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from shardwright.shardd.context.ddl_locks import IndexCreations
 from shardwright.shardd.ddl.drops import DropDatabase
+from shardwright.shardd.ddl.move_primary import CLEAN, MovePrimary
 from shardwright.shardd.ddl.rename_collection import UNBLOCK, RenameCollection
 from shardwright.shardd.ddl.service import CoordinatorService
 from shardwright.shardd.metadata.database_state import DatabaseState
@@ -234,3 +236,38 @@ async def test_a_drop_of_a_recreated_database_waits_for_the_former_drop(
     await in_term(shard, work)
     assert ended == [FIRST, FIRST, SECOND]
     assert shard.entry is None
+
+
+@pytest.mark.parametrize("primary", ["this", "other"])
+async def test_a_move_of_a_recreated_database_does_not_join_one_that_has_been_committed(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, primary: str
+) -> None:
+    """The earlier one still drops the former collections."""
+    document = {
+        "_id": {"namespace": "d.", "operationType": "movePrimary"},
+        "phase": CLEAN,
+        "to": "other",
+        "databaseVersion": FIRST.to_document(),
+    }
+    shard, began = Shard(document, last_step=CLEAN), []
+
+    async def clean(_: object) -> None:
+        await shard.step(CLEAN)
+
+    async def begin(_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        began.append(shard.may_end.is_set())
+        return False
+
+    monkeypatch.setattr(MovePrimary, "_clean", clean)
+    monkeypatch.setattr(MovePrimary, "_begin", begin)
+
+    async def work(service: CoordinatorService, nursery: trio.Nursery) -> None:
+        await shard.is_last_step.wait()
+        shard.entry = DatabaseEntry("d", primary, SECOND)
+        nursery.start_soon(partial(service.run, MovePrimary, Namespace("d"), {"to": "other"}))
+        await wait_all_tasks_blocked()
+        shard.may_end.set()
+
+    await in_term(shard, work)
+    assert began == ([True] if primary == "this" else [])
