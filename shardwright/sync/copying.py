@@ -48,20 +48,62 @@ class PieceRead:
     size: int
 
 
-async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list[dict[str, Any]]:
-    """Plan the ranges of a collection, in their stored form."""
+@dataclass(frozen=True)
+class _Bounds:
+    """The bounds of a collection's ranges, and estimates of its contents."""
+
+    bounds: list[tuple[Bound, Bound]]
+    documents: int = 0
+    size: int = 0
+    is_empty: bool = False
+
+
+async def planned_ranges(source: End, namespace: str, uuid: bytes | None, *, compares: bool) -> list[dict[str, Any]]:
+    """Plan the ranges of a collection, in their stored form.
+
+    Args:
+        uuid: identifies the collection. If it no longer has the name, an event follows. Then there is one range without
+            bounds, which waits for the event.
+    """
+    found = None
+    if await source.uuid(namespace) == uuid:
+        found = await _bounds(source, namespace, is_limited=not compares)
+    # Another collection of the same name has other bounds.
+    if found is None or await source.uuid(namespace) != uuid:
+        found, compares = _Bounds([(None, None)]), True
+    return [
+        {
+            "ns": namespace,
+            "uuid": uuid,
+            "number": number,
+            "low": low,
+            "high": high,
+            "position": low,
+            "compares": compares,
+            "done": found.is_empty and number == len(found.bounds) - 1,
+            "documents": 0,
+            "bytes": 0,
+            "estimated_documents": found.documents // len(found.bounds),
+            "estimated_bytes": found.size // len(found.bounds),
+        }
+        for number, (low, high) in enumerate(found.bounds)
+    ]
+
+
+async def _bounds(source: End, namespace: str, *, is_limited: bool) -> _Bounds:
+    """Divide a collection into ranges.
+
+    Args:
+        is_limited: whether the last range ends with the present documents.
+    """
     database, _, name = namespace.partition(".")
-    uuid = await source.uuid(namespace)
-    if uuid is None:
-        return []
-    size = 0
+    size = documents = 0
     try:
         stats = await source.command(database, {"collStats": name})
         size, documents = int(stats.get("size", 0)), int(stats.get("count", 0))
     except OperationFailure as error:
         if error.code != NAMESPACE_NOT_FOUND:
             raise
-        documents = 0
     count = count_for(size)
     samples: list[bytes] = []
     if count > 1:
@@ -74,29 +116,13 @@ async def planned_ranges(source: End, namespace: str, *, compares: bool) -> list
         samples = [bytes(each.raw) async for each in cursor]
     bounds = bounds_from(samples, count)
     is_empty = False
-    if not compares:
+    if is_limited:
         # The change stream has the later inserts. Without this bound, the copy would chase an application that inserts
         # larger and larger _id values, and never end.
         greatest = await source.collection(namespace).find({}, {"_id": 1}).sort("_id", -1).limit(1).to_list()
         is_empty = not greatest
         bounds[-1] = bounds[-1][0], id_bound(id_of(bytes(greatest[0].raw))) if greatest else None
-    return [
-        {
-            "ns": namespace,
-            "uuid": uuid,
-            "number": number,
-            "low": low,
-            "high": high,
-            "position": low,
-            "compares": compares,
-            "done": is_empty and number == len(bounds) - 1,
-            "documents": 0,
-            "bytes": 0,
-            "estimated_documents": documents // len(bounds),
-            "estimated_bytes": size // len(bounds),
-        }
-        for number, (low, high) in enumerate(bounds)
-    ]
+    return _Bounds(bounds, documents, size, is_empty)
 
 
 class Copier:

@@ -354,7 +354,7 @@ class Catalog:
                 if replaced:  # nothing takes its place at the target
                     await self._dropped(to, copier)
                 return
-            ranges = await repeated(lambda: planned_ranges(self._source, to, compares=True))
+            ranges = await repeated(lambda: planned_ranges(self._source, to, uuid, compares=True))
             await self._store.add_ranges(ranges)
             copier.add(await self._store.ranges(to))
             return

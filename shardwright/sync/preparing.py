@@ -187,7 +187,8 @@ async def _begin(
     for each in plan.collections:
         if each.namespace not in present:
             await catalog.presplit(each)  # one at a time: a shard refuses a second move
-    ranges = await _ranges(source, plan.collections, compared={each for each, count in counts.items() if count})
+    listed = [ours.collections[each.namespace] for each in plan.collections]
+    ranges = await _ranges(source, listed, compared={each for each, count in counts.items() if count})
     await store.replace_ranges(ranges)
     fields = {"planned": True, "start": now, **catalog.stored(), "source_identity": ours.identity, "created": []}
     await store.fenced(SYNC, {"_id": store.id}, fields)
@@ -231,12 +232,13 @@ async def _resume(
 
 
 async def _ranges(source: End, collections: Sequence[Collection], compared: Container[str]) -> list[dict[str, Any]]:
-    """Plan the ranges of collections, and compare the ones of ``compared`` with the target."""
+    """Plan the ranges of collections of the source, and compare the ones of ``compared`` with the target."""
 
-    async def ranges(namespace: str) -> list[dict[str, Any]]:
-        return await repeated(lambda: planned_ranges(source, namespace, compares=namespace in compared))
+    async def ranges(each: Collection) -> list[dict[str, Any]]:
+        is_compared = each.namespace in compared
+        return await repeated(lambda: planned_ranges(source, each.namespace, each.uuid, compares=is_compared))
 
-    found = await at_once(partial(ranges, each.namespace) for each in collections if each.kind == "collection")
+    found = await at_once(partial(ranges, each) for each in collections if each.kind == "collection")
     return list(chain.from_iterable(found))
 
 
