@@ -208,11 +208,16 @@ class Copier:
         """Add ranges to the copy."""
         self.ranges += ranges
 
-    def drop(self, namespace: str) -> list[dict[str, Any]]:
-        """Remove and return the ranges of a collection. The caller guarantees that none is being read."""
-        gone = [each for each in self.ranges if each["ns"] == namespace]
+    def drop(self, namespace: str, *, spared: bytes | None = None) -> list[dict[str, Any]]:
+        """Remove and return the ranges of a collection. The caller guarantees that none is being read.
+
+        Args:
+            spared: UUID of a collection whose ranges stay.
+        """
+        gone = [each for each in self.ranges if each["ns"] == namespace and (spared is None or each["uuid"] != spared)]
         if gone:
-            self.ranges = [each for each in self.ranges if each["ns"] != namespace]
+            dropped = {each["_id"] for each in gone}
+            self.ranges = [each for each in self.ranges if each["_id"] not in dropped]
             self._done = self._begun = 0
         for each in gone:
             each["done"] = True

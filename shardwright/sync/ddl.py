@@ -317,8 +317,8 @@ class Catalog:
             await self._run(database, {"drop": name}, NAMESPACE_NOT_FOUND)
             self._writer.dropped(namespace)
 
-    async def _forget_ranges(self, namespace: str, copier: Copier) -> None:
-        for each in copier.drop(namespace):
+    async def _forget_ranges(self, namespace: str, copier: Copier, *, spared: bytes | None = None) -> None:
+        for each in copier.drop(namespace, spared=spared):
             await self._store.fenced(RANGES, {"_id": each["_id"]}, {"done": True})
 
     async def _dropped_view(self, namespace: str) -> None:
@@ -344,9 +344,9 @@ class Catalog:
         for former in replaced:
             self.namespaces.pop(former)
             # At the target the rename itself replaces the collection. A separate drop, repeated after an interruption,
-            # would drop the renamed collection.
+            # would drop the renamed collection. After an interruption, its ranges may have the new name already.
             async with copier.stopped(to):
-                await self._forget_ranges(to, copier)
+                await self._forget_ranges(to, copier, spared=None if known is None else uuid)
         if known is None:
             found = await self._collection(self._source, to, self._of_source)
             # If it has another name by now, a later event follows.
@@ -365,8 +365,9 @@ class Catalog:
             await self._run("admin", command, NAMESPACE_NOT_FOUND)
             for each in copier.ranges:
                 if each["ns"] == known:
-                    each["ns"] = to
-                    await self._store.fenced(RANGES, {"_id": each["_id"]}, {"ns": to})
+                    moved = {"ns": to, "uuid": uuid}  # the range may have the UUID from before a resharding
+                    each |= moved
+                    await self._store.fenced(RANGES, {"_id": each["_id"]}, moved)
         # Earlier changes of its indexes and options were looked up under a name that the source no longer has.
         await self.match(to)
 

@@ -1,6 +1,7 @@
 """Ranges of collections that are renamed, made again or resharded at the source, and of an interrupted copy."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, Final
 
 import bson
@@ -9,7 +10,12 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from shardwright.sync import preparing
+from shardwright.sync.changes import Change
+from shardwright.sync.copying import Copier
+from shardwright.sync.ddl import Catalog
 from shardwright.sync.plan import Collection
+from shardwright.sync.replication import Replication
+from shardwright.sync.writing import Writer
 
 OURS: Final = b"1" * 16
 OTHER: Final = b"2" * 16
@@ -78,3 +84,64 @@ def test_a_collection_that_is_renamed_before_its_ranges_are_planned_is_copied(uu
     [found] = planned(*uuids)
     assert (found["uuid"], found["low"], found["high"]) == (OURS, None, None)
     assert (found["compares"], found["done"]) == (True, False)
+
+
+class Replica:
+    """A replication with two collections, as a process restores it.
+
+    Attributes:
+        ranges: as stored.
+        commands: run at the target.
+    """
+
+    def __init__(self, *ranges: dict[str, Any]) -> None:
+        self.ranges = {each["_id"]: each for each in ranges}
+        self.commands: list[dict[str, Any]] = []
+        store: Any = SimpleNamespace(id="1", fenced=self.fenced, check_lease=done)
+        ends: Any = SimpleNamespace(command=self.command)
+        deployment: Any = SimpleNamespace(is_sharded=False, collections={}, shards={})
+        writer = Writer(ends, ends, store)
+        self.catalog = Catalog(
+            Replication("mongodb://a", "mongodb://b"), ends, ends, store, writer, [deployment, deployment]
+        )
+        self.catalog.know(Collection("db.a", uuid=OURS))
+        self.catalog.know(Collection("db.b", uuid=OTHER))
+        self.copier = Copier(ends, ends, store, writer, [{**each} for each in ranges])
+
+    async def fenced(self, _: str, which: dict[str, Any], changes: dict[str, Any]) -> None:
+        self.ranges[which["_id"]] |= changes
+
+    async def command(self, _: str, command: dict[str, Any]) -> None:
+        self.commands.append(command)
+
+    def rename(self) -> None:
+        """Apply the event by which one collection replaces the other."""
+        change = Change("rename", AT, b"", "db.a", description={"to": {"db": "db", "coll": "b"}}, uuid=OURS)
+        asyncio.run(self.catalog.apply(change, self.copier))
+
+
+def a_range(number: str, namespace: str, uuid: bytes, **fields: object) -> dict[str, Any]:
+    """A range that is not copied yet."""
+    names = {"_id": number, "ns": namespace, "uuid": uuid}
+    bounds = {"low": None, "high": None, "position": None}
+    return {**names, **bounds, "compares": False, "done": False, "documents": 0, "bytes": 0, **fields}
+
+
+@pytest.mark.parametrize("renamed", [(), ("1",), ("1", "2")], ids=["none", "one", "all"])
+def test_a_rename_that_was_interrupted_is_repeated(renamed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranges that have the new name already are still copied; the ones of the replaced collection are not."""
+    ranges = [a_range(each, "db.b" if each in renamed else "db.a", OURS) for each in ("1", "2")]
+    replica = Replica(*ranges, a_range("3", "db.b", OTHER))
+    monkeypatch.setattr(Catalog, "match", done)
+    replica.rename()
+    for found in (replica.ranges.values(), replica.copier.ranges):
+        left = {each["_id"]: (each["ns"], each["uuid"]) for each in found if not each["done"]}
+        assert left == {"1": ("db.b", OURS), "2": ("db.b", OURS)}
+
+
+def test_a_renamed_range_gets_the_present_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the repeated event would not recognize it."""
+    replica = Replica(a_range("1", "db.a", b"before resharding"))
+    monkeypatch.setattr(Catalog, "match", done)
+    replica.rename()
+    assert replica.ranges["1"]["uuid"] == OURS
