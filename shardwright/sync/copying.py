@@ -247,11 +247,12 @@ class Copier:
         piece = self._writer.pieces.open(chosen["ns"])
         try:
             read = await repeated(lambda: self._read(chosen))
-            if await repeated(lambda: self._source.uuid(piece.namespace)) != chosen["uuid"]:
+            uuid = await repeated(lambda: self._source.uuid(piece.namespace))
+            if uuid != chosen["uuid"]:
                 self._writer.pieces.close(piece)
                 async with self.progressed:
                     self.progressed.notify_all()
-                await self._wait_changed(chosen)
+                await self._wait_changed(chosen, piece.namespace, uuid)
                 return
             if chosen["done"] or chosen["ns"] != piece.namespace:
                 return
@@ -363,22 +364,27 @@ class Copier:
         documents = list(reply["cursor"]["firstBatch"])
         return PieceRead(documents, sum(len(each.raw) for each in documents))
 
-    async def _wait_changed(self, chosen: dict[str, Any]) -> None:
+    async def _wait_changed(self, chosen: dict[str, Any], namespace: str, uuid: bytes | None) -> None:
         """Wait until the changes that gave the collection another UUID are applied.
 
         If it was dropped or renamed, the range is then dropped or renamed as well. Otherwise it was resharded, and the
         new collection has the same documents.
+
+        Args:
+            uuid: of the collection that had the name before this call, or None.
         """
         seen = await self._source.advance()
-        _log.info("A collection has changed while it is copied", namespace=chosen["ns"])
-        namespace = chosen["ns"]
+        _log.info("A collection has changed while it is copied", namespace=namespace)
+
+        def has_moved() -> bool:
+            return bool(chosen["done"] or chosen["ns"] != namespace)
+
         async with self.progressed:
-            await self.progressed.wait_for(lambda: self.applied is not None and self.applied >= seen)
-        if not chosen["done"] and chosen["ns"] == namespace:
-            uuid = await repeated(lambda: self._source.uuid(namespace))
-            if uuid is None:
-                chosen["done"] = True
-                await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"done": True})
-            else:
+            await self.progressed.wait_for(lambda: has_moved() or (self.applied is not None and self.applied >= seen))
+        if uuid is None:
+            return  # the event may be later than ``seen``
+        async with self._writer.lock:
+            # A UUID read only now could already be the one of a later collection.
+            if not has_moved():
                 chosen["uuid"] = uuid
                 await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"uuid": uuid})
