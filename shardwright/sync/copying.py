@@ -266,15 +266,18 @@ class Copier:
         counters, namespace = self._writer.counters, chosen["ns"]
         last: Bound = id_bound(id_of(bytes(read.documents[-1].raw))) if read.documents else None
         counters["documents_read"] += len(read.documents)
+        # An interrupted process may have inserted documents that were deleted since, and whose deletion is applied.
+        inserted: Bound = chosen.get("inserted")
         progress = {
             "documents": chosen["documents"] + len(read.documents),
             "bytes": chosen["bytes"] + read.size,
-            "done": last is None,
-            "position": chosen["high"] if last is None else last,
+            "done": last is None and inserted is None,
+            "position": _end(chosen) if last is None else last,
+            "inserted": None if last is None else inserted,
         }
         again = set()
-        if chosen["compares"]:
-            again = await self._differing(chosen, read, chosen["high"] if last is None else last)
+        if chosen["compares"] or inserted is not None:
+            again = await self._differing(chosen, read, progress["position"])
         elif read.documents:
             if self._writer.source_keys.get(namespace) is not None:
                 # Another shard may have a document with the same _id, which the next piece does not read.
@@ -282,7 +285,7 @@ class Copier:
             fresh, skipped = read.documents, again | piece.touched
             if skipped:
                 fresh = [each for each in fresh if id_of(bytes(each.raw)) not in skipped]
-            again |= await self._insert(chosen, fresh)
+            again |= await self._insert(chosen, fresh, last)
         counters["documents_checked"] += len(read.documents)
         async with self._writer.lock:
             if chosen["done"] or chosen["ns"] != namespace:
@@ -293,10 +296,14 @@ class Copier:
             await self._store.fenced(RANGES, {"_id": chosen["_id"]}, progress)
             chosen |= progress
 
-    async def _insert(self, chosen: dict[str, Any], documents: list[RawBSONDocument]) -> set[Value]:
+    async def _insert(self, chosen: dict[str, Any], documents: list[RawBSONDocument], last: Bound) -> set[Value]:
         """Insert documents, and return the ``_id`` values of documents that the target already had.
 
-        The target has some if changes were applied ahead of the copy, or if the copy was interrupted after an insert.
+        The target has some if changes were applied ahead of the copy.
+
+        Args:
+            last: the end of their piece. It is stored with them. If the copy is interrupted before the position
+                follows, the next process compares the documents up to there.
         """
         counters, namespace = self._writer.counters, chosen["ns"]
         fresh, there = documents, set[Value]()
@@ -305,7 +312,7 @@ class Copier:
                 await self._store.fenced(
                     RANGES,
                     {"_id": chosen["_id"]},
-                    {},
+                    {"inserted": last},
                     self._writer.inserts(namespace, fresh),
                     bypasses=self._writer.bypasses,
                 )
@@ -353,7 +360,7 @@ class Copier:
         )
         database, _, name = chosen["ns"].partition(".")
         concern: dict[str, Any] = {"level": "majority"}
-        command = find_command(name, chosen["position"], chosen["high"], limit, concern)
+        command = find_command(name, chosen["position"], _end(chosen), limit, concern)
         async with self._source.client.start_session(causal_consistency=True) as session:
             if self.applied is not None:
                 session.advance_operation_time(self.applied)
@@ -388,3 +395,9 @@ class Copier:
             if not has_moved():
                 chosen["uuid"] = uuid
                 await self._store.fenced(RANGES, {"_id": chosen["_id"]}, {"uuid": uuid})
+
+
+def _end(chosen: Mapping[str, Any]) -> Bound:
+    """Return the end of the documents to read next: of an interrupted insert, or of the range."""
+    inserted: Bound = chosen.get("inserted")
+    return chosen["high"] if inserted is None else inserted

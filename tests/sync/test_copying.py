@@ -1,6 +1,8 @@
 """Ranges of collections that are renamed, made again or resharded at the source, and of an interrupted copy."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -8,13 +10,17 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo import InsertOne
 
 from shardwright.sync import preparing
-from shardwright.sync.changes import Change
+from shardwright.sync.batches import Limits
+from shardwright.sync.changes import Change, Value
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
 from shardwright.sync.plan import Collection
+from shardwright.sync.ranges import id_bound
 from shardwright.sync.replication import Replication
+from shardwright.sync.store import DocumentWrites, Refusal
 from shardwright.sync.writing import Writer
 
 OURS: Final = b"1" * 16
@@ -194,3 +200,110 @@ def test_a_resharded_collection_is_copied_further(monkeypatch: pytest.MonkeyPatc
     replica = Replica(a_range("1", "db.a", OURS), source=source)
     monkeypatch.setattr(Copier, "_read", done)
     assert copy_piece(source, replica, is_renamed=False)["uuid"] == b"resharded"
+
+
+class Numbers:
+    """An end with one collection of documents ``{_id: number}``; also its client and its session."""
+
+    operation_time = None
+
+    def __init__(self, ids: set[int]) -> None:
+        self.ids = ids
+        self.client = self
+
+    async def uuid(self, _: str) -> bytes:
+        return OURS
+
+    def collection(self, _: str) -> "Numbers":
+        return self
+
+    def get_database(self, *_: object, **__: object) -> "Numbers":
+        return self
+
+    @asynccontextmanager
+    async def start_session(self, **_: object) -> AsyncIterator["Numbers"]:
+        yield self
+
+    async def command(self, command: Mapping[str, Any], **_: object) -> dict[str, Any]:
+        found = [each async for each in self.find(command["filter"])]
+        return {"cursor": {"firstBatch": found[: command["limit"]]}}
+
+    async def find(self, range_filter: Mapping[str, Any], **_: object) -> AsyncIterator[RawBSONDocument]:
+        conditions = range_filter["$expr"]["$and"] if range_filter else []
+        bounds = {name: number_in(bound.raw) for each in conditions for name, (_, bound) in each.items()}
+        for each in sorted(self.ids):
+            if bounds.get("$gt", each - 1) < each <= bounds.get("$lte", each):
+                yield raw({"_id": each})
+
+
+def number_in(document: bytes) -> int:
+    """Return the only value of a document."""
+    [found] = bson.decode(document).values()
+    return int(found)
+
+
+class KilledError(Exception):
+    """The process has ended."""
+
+
+def copy(source: set[int], target: set[int], stored: dict[str, Any], *, positions: int | None = None) -> set[int]:
+    """Continue the copy of a range, three documents at a time, and return the inserted ones.
+
+    Args:
+        positions: number of pieces after which the process ends before it stores another position.
+    """
+    inserted: set[int] = set()
+    stored_positions = 0
+
+    async def fenced(
+        _: str, __: object, changes: dict[str, Any], documents: Sequence[DocumentWrites] = (), **___: object
+    ) -> None:
+        nonlocal stored_positions
+        if "position" in changes:
+            if stored_positions == positions:
+                raise KilledError
+            stored_positions += 1
+        stored.update(changes)
+        for write in (write for each in documents for write in each.writes):
+            assert isinstance(write, InsertOne)
+            number = number_in(write._doc.raw)
+            assert number not in target
+            inserted.add(number)
+            target.add(number)
+
+    async def reconcile(_: str, ids: Iterable[Value]) -> list[Refusal]:
+        for number in (number_in(id_bound(each)) for each in ids):
+            target.discard(number)
+            target.update({number} & source)
+        return []
+
+    ours: Any = Numbers(source)
+    theirs: Any = Numbers(target)
+    store: Any = SimpleNamespace(fenced=fenced)
+    writer: Any = Writer(ours, theirs, store)
+    writer.reconcile = reconcile
+    copier = Copier(ours, theirs, store, writer, [{**stored}], workers=1, limits=Limits(documents=3))
+    asyncio.run(copier.run())
+    return inserted
+
+
+@pytest.mark.parametrize("added", [set(), {33, 34, 35, 41, 42}], ids=["none added", "some added"])
+@pytest.mark.parametrize(
+    "deleted",
+    [set(), {50}, {60}, {40, 50, 60}, {40, 50, 60, 70, 80, 90}],
+    ids=["none", "one", "last", "all", "everything"],
+)
+def test_documents_deleted_before_an_interrupted_copy_inserts_them_are_removed(
+    deleted: set[int], added: set[int]
+) -> None:
+    """The deletions are applied before the inserts, so the next process does not apply them again."""
+    source, target = {10, 20, 30, 40, 50, 60, 70, 80, 90}, set[int]()
+    stored = a_range("1", "db.a", OURS, high=bson.encode({"_id": 90}))
+    with pytest.raises(ExceptionGroup):
+        copy(source, target, stored, positions=1)
+    assert target == {10, 20, 30, 40, 50, 60}
+    source -= deleted
+    source |= added
+    assert copy(source, target, stored) == {70, 80, 90} - deleted
+    assert target == source
+    assert stored["done"]
