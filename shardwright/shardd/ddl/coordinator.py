@@ -219,17 +219,25 @@ class Coordinator(ABC):
         return await catalog.read(read_routing(str(self.namespace)))
 
     @contextmanager
-    def point_of_no_return(self, *, retried: Container[int] = ()) -> Iterator[None]:
+    def point_of_no_return(
+        self, *, retried: Container[int] = (), final: Container[int] = frozenset()
+    ) -> Iterator[None]:
         """Run a block that commits the change. Afterwards the change must finish, unless it was definitely refused.
+
+        A change that had to finish before still must after a refusal, because an earlier attempt may have made part of
+        it. A caller that knows better sets `must_finish` to False first.
 
         Args:
             retried: error codes that are not definite refusals.
+            final: refusals that end even a change that had to finish before, because it can never be completed.
         """
+        had_to_finish = self.must_finish
         self.must_finish = True
         try:
             yield
         except CommandError as error:
-            self.must_finish = error.code in retried or _may_be_done(error.code)
+            is_refused = not (error.code in retried or _may_be_done(error.code))
+            self.must_finish = not is_refused or (had_to_finish and error.code not in final)
             raise
 
     @property
@@ -334,7 +342,8 @@ async def migrations_blocked(coordinator: Coordinator, uuid: UUID) -> AsyncItera
     raised. If it has to be repeated, they stay forbidden until then.
 
     Args:
-        coordinator: it has just entered a phase, and sent no command to the config servers in it.
+        coordinator: it has just entered a phase, and sent no command to the config servers in it. Unless it must
+            finish, none of the change has been made, so a refusal to forbid migrations ends it.
     """
 
     async def allow(*, is_allowed: bool) -> None:

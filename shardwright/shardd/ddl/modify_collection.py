@@ -39,6 +39,17 @@ BLOCK_SHARDS: Final = "BlockShards"
 UPDATE_CONFIG: Final = "UpdateConfig"
 UPDATE_SHARDS: Final = "UpdateShards"
 
+SENT_HERE: Final = "sentHere"
+"""Additional argument of a change of the granularity once this shard may have made the request's other changes."""
+
+_REFUSED_FOR_NOW: Final = frozenset(
+    {ErrorCode.BackgroundOperationInProgressForNamespace, ErrorCode.LockBusy, ErrorCode.LockTimeout}
+)
+"""Transient refusals, such as from a shard that is building an index.
+
+A shard that made the change in an earlier attempt may refuse the repetition with them.
+"""
+
 Step = Callable[[RoutingTable], Awaitable[None]]
 """Acts on the shards of a routing table."""
 
@@ -146,9 +157,11 @@ class GranularityChange:
         """
         coordinator = self._coordinator
         if coordinator.phase == BLOCK_SHARDS:
+            coordinator.must_finish = SENT_HERE in coordinator.arguments
             try:
                 with coordinator.point_of_no_return():
-                    await self._block(check, begin)
+                    await self._block(check)
+                await self._begin(begin)
             except CommandError:
                 if not coordinator.must_finish:
                     await self._give_up()
@@ -174,15 +187,21 @@ class GranularityChange:
         assert table is not None  # the coordinator holds the lock of the collection
         return table
 
-    async def _block(self, check: Step, begin: Step) -> None:
-        coordinator = self._coordinator
+    async def _block(self, check: Step) -> None:
         await self._allow_migrations(is_allowed=False)
         table = await self.present_table()
-        await self._check_shards(table)
-        await check(table)
+        if SENT_HERE not in self._coordinator.arguments:  # otherwise an earlier attempt has passed the checks
+            await self._check_shards(table)
+            await check(table)
         await self._send(READS_AND_WRITES, table.shards)
-        await coordinator.enter_phase(BLOCK_SHARDS)  # for another command to the participants
-        await begin(table)
+
+    async def _begin(self, begin: Step) -> None:
+        coordinator = self._coordinator
+        retried = _REFUSED_FOR_NOW if SENT_HERE in coordinator.arguments else ()
+        await coordinator.enter_phase(BLOCK_SHARDS, **{SENT_HERE: True})
+        coordinator.must_finish = False  # only this shard changes
+        with coordinator.point_of_no_return(retried=retried):
+            await begin(await self.present_table())
 
     async def _check_shards(self, table: RoutingTable) -> None:
         """Check that no shard has a coarser granularity than the new one."""
@@ -197,6 +216,7 @@ class GranularityChange:
     async def _give_up(self) -> None:
         coordinator = self._coordinator
         coordinator.must_finish = True
+        coordinator.arguments.pop(SENT_HERE, None)
         await coordinator.enter_phase(BLOCK_SHARDS)
         await self._send(UNBLOCK, await all_shard_ids(coordinator.context))
         await self._allow_migrations(is_allowed=True)
@@ -218,6 +238,9 @@ class GranularityChange:
         )
 
 
+CHANGED_HERE: Final = "changedHere"
+"""Additional argument once this shard has made the change, so that other shards may have made it."""
+
 INFO: Final = "info"
 """Additional argument of a persisted change of the granularity: the former state of the collection."""
 
@@ -225,12 +248,10 @@ _NOT_THERE: Final = frozenset({ErrorCode.NamespaceNotFound, ErrorCode.Collection
 _REFUSED_FOR_INDEX: Final = frozenset(
     {ErrorCode.IndexNotFound, ErrorCode.InvalidOptions, ErrorCode.CannotConvertIndexToUnique}
 )
-_REFUSED_FOR_NOW: Final = frozenset(
-    {ErrorCode.BackgroundOperationInProgressForNamespace, ErrorCode.LockBusy, ErrorCode.LockTimeout}
-)
-"""Transient refusals, such as from a shard that is building an index.
+_REFUSED_FOR_GOOD: Final = _REFUSED_FOR_INDEX | _NOT_THERE
+"""Refusals that another attempt meets again, such as after a drop of the index.
 
-They are retried once another shard has changed, because the change would otherwise remain on some shards only.
+They end the change even if other shards have changed. Otherwise it would keep its locks forever.
 """
 
 
@@ -248,7 +269,9 @@ class ModifyCollection(Coordinator):
             await check_expected_uuid(self.context.mongod, self.namespace, self._request.get("collectionUUID"))
         table = await self.read_routing()
         if table is None:
-            with self.point_of_no_return():
+            retried = _REFUSED_FOR_NOW if self.must_finish else ()
+            self.must_finish = False  # only this shard changes
+            with self.point_of_no_return(retried=retried):
                 results = await self._send({self._me}, self._participant_command(perform_view_change=True))
             # As in MongoDB, the only shard's reply is also at the top level.
             changed = {name: value for name, value in results[self._me].items() if name != "ok"}
@@ -276,14 +299,20 @@ class ModifyCollection(Coordinator):
 
     async def _modify_sharded(self, table: RoutingTable) -> dict[str, Any]:
         await self.enter_phase(self.phase or BLOCK_SHARDS)
+        # In this phase, this shard may have made the change in an earlier attempt or term.
+        self.must_finish = self.phase == UPDATE_SHARDS
+        retried = _REFUSED_FOR_NOW if self.must_finish else ()
         async with migrations_blocked(self, table.collection.uuid):
-            with self.point_of_no_return():
+            # This shard is first. Until it has accepted the change, its refusal means that no shard has changed.
+            self.must_finish = CHANGED_HERE in self.arguments
+            with self.point_of_no_return(retried=retried, final=_REFUSED_FOR_GOOD):
                 table = await self.read_routing() or table  # from here on the owners do not change
                 if self.phase == BLOCK_SHARDS:
                     await self._check_owners(table)
                     await self.enter_phase(UPDATE_SHARDS)
                 results = await self._modify_here(table)
-            with self.point_of_no_return(retried=_REFUSED_FOR_NOW):
+            await self.enter_phase(UPDATE_SHARDS, **{CHANGED_HERE: True})
+            with self.point_of_no_return(final=_REFUSED_FOR_GOOD):
                 results |= await self._modify_elsewhere(table)
         return results
 

@@ -81,8 +81,9 @@ class RefineCollectionShardKey(Coordinator):
     async def _refine(self, pattern: ShardKeyPattern) -> None:
         """Check the owners, which no longer change, and commit."""
         table = await self.read_routing()
-        if table is not None and table.key_pattern.fields != pattern.fields:
-            self.must_finish = False  # an earlier attempt, or primary, has not committed either
+        # With the former key, no earlier attempt or primary has committed.
+        self.must_finish = table is not None and table.key_pattern.fields == pattern.fields
+        if table is not None and not self.must_finish:
             for shard_id in sorted(table.shards):
                 await self._check_index(shard_id, pattern, is_unique=table.collection.unique)
         with self.point_of_no_return():
@@ -139,6 +140,8 @@ class ReshardCollection(Coordinator):
         await self.enter_phase(RESHARD, **{_ID: self.arguments.get(_ID, Binary.from_uuid(uuid4()))})
         options = {name: value for name, value in self.arguments.items() if name not in ("session", _UUID)}
         catalog = await self.context.catalog()
+        # An error of the config servers is the outcome of the operation with this id, whichever attempt started it.
+        self.must_finish = False
         with self.point_of_no_return():
             await catalog.commit({"_configsvrReshardCollection": str(self.namespace), **options})
         return {}
