@@ -66,6 +66,20 @@ def test_a_create_of_an_earlier_attempt_is_refused(catalog: CatalogUser, coordin
     assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
 
 
+def test_a_create_is_refused_after_a_refusal_of_a_later_command(catalog: CatalogUser, coordinator: CatalogUser) -> None:
+    """Its coordinator has read since that the collection is not sharded."""
+    sharded = new_collection(catalog, "late.refused")
+    allow = numbered({"_configsvrSetAllowMigrations": sharded.namespace, "allowMigrations": True}, 2)
+    for _ in range(2):
+        with pytest.raises(OperationFailure) as failure:
+            coordinator.run(allow)
+        assert failure.value.code == ErrorCode.NamespaceNotSharded
+    with pytest.raises(OperationFailure) as failure:
+        coordinator.run(numbered(catalog.create_command(sharded, [(LOW, HIGH, "a")]), 1))
+    assert failure.value.code == ErrorCode.TransactionTooOld
+    assert catalog.config.collections.find_one({"_id": sharded.namespace}) is None
+
+
 def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: CatalogUser) -> None:
     """Otherwise they would remain forbidden after the change of the collection has ended."""
     sharded = catalog.shard_collection("late.forbidden")

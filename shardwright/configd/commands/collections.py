@@ -4,6 +4,7 @@ The catalog changes after all shards have created or renamed a collection, and w
 ``_configsvrCollMod`` changes the catalog's options of a time-series collection.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -252,7 +253,8 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
     """Forbid migrations of a collection, or allow them again; returns after the owners of chunks have refreshed.
 
     A donor whose migration is now forbidden aborts it at the refresh, unless it has reached the commit. The commit is
-    refused. A command with a session is executed once, so that a late one does not undo a later one.
+    refused. A command with a session is executed once, so that a late one does not undo a later one. A refused command
+    counts too: it comes after all earlier commands of its session about the collection, or prevents them.
 
     Raises:
         CommandError: NamespaceNotSharded, InvalidUUID; TransactionTooOld, the command comes late; a shard's error, in
@@ -284,8 +286,19 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
     catalog, session = operation.term.catalog, CommandSession.of(operation.request)
     async with operation.term.locks.hold(f"ns:{namespace}"):
         is_executed = session is not None and await session.is_executed(catalog.mongod)
-        owners = await catalog.transaction(partial(work, is_executed=is_executed))
+        owners = await _or_refusal(catalog.transaction(partial(work, is_executed=is_executed)))
         if session is not None and not is_executed:
             await session.record(catalog.mongod)
+    if isinstance(owners, CommandError):
+        raise owners
     await refresh_shards(operation.term, str(namespace), owners)
     return {}
+
+
+async def _or_refusal(owners: Awaitable[list[str]]) -> list[str] | CommandError:
+    try:
+        return await owners
+    except CommandError as error:
+        if error.code not in (ErrorCode.NamespaceNotSharded, ErrorCode.InvalidUUID):
+            raise
+        return error

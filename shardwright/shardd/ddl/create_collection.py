@@ -142,9 +142,11 @@ class CreateCollection(Coordinator):
         self._check_arguments(pattern)
         if self.phase is None:
             await check_expected_uuid(self.context.mongod, self.namespace, self.arguments.get("collectionUUID"))
+        else:
+            await self._end_earlier_commit()
         table = await self.read_routing()
         if table is None:
-            self.must_finish = False
+            self.must_finish = False  # no earlier attempt, or primary, has committed, nor will its commit arrive late
             table = await self._shard_collection(pattern)
         else:
             self._check_same(table, pattern)
@@ -297,6 +299,21 @@ class CreateCollection(Coordinator):
                 **self.session,
             }
         )
+
+    async def _end_earlier_commit(self) -> None:
+        """Wait for the end of a commit from an earlier attempt or term, or prevent it if it has not arrived.
+
+        The config servers may still insert chunks for a commit whose reply was lost. Allowing migrations waits for that
+        commit's lock, and the newer transaction number prevents a later arrival. Otherwise it changes nothing, because
+        migrations of a new collection are allowed.
+        """
+        await self.enter_phase(COMMIT)
+        allow = {"_configsvrSetAllowMigrations": str(self.namespace), "allowMigrations": True, **self.session}
+        try:
+            await (await self.context.catalog()).commit(allow)
+        except CommandError as error:
+            if error.code != ErrorCode.NamespaceNotSharded:
+                raise
 
     async def _publish(self, table: RoutingTable) -> None:
         """Make all shards with chunks, this one first, refresh and persist the committed routing table."""
