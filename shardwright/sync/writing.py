@@ -220,7 +220,6 @@ class Writer:
     def _writes(self, folded: Folded) -> list[Write]:
         same = self._has_same_key(folded.namespace)
         own = folded.key if same else id_bound(folded.id)
-        selected: Mapping[str, Any] = rawbson.raw_document(own)
         writes: list[Write] = []
         for operation in folded.operations:
             match operation:
@@ -233,6 +232,9 @@ class Writer:
                         # of a constantly written source would never equal a state of it.
                         writes += self._as_the_source(folded.namespace, folded.id, [whole]).writes
                 case Remove():
+                    # A transaction may move a document to another shard of the source. Its insert there may come before
+                    # its deletion here, which must not match the moved document.
+                    selected = rawbson.raw_document(folded.key)
                     writes.append(DeleteOne(selected) if same else DeleteMany(selected))
                 case Patch(delta):
                     guards = rawbson.encode_elements({path: {"$exists": True} for path in parents(delta)})
