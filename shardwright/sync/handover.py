@@ -104,7 +104,10 @@ async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Tim
     await parts.follower.wait_applied(applied)
     await parts.copier.wait_done()
     times = applied, await repeated(target.now)
-    if not (await parts.verifier.recheck(at(*times))).is_equal:
+    report = await parts.verifier.recheck(at(*times))
+    if not parts.verifier.is_covered:
+        raise CommitError("too many documents were written since the last comparison: commit again")
+    if not report.is_equal:
         raise CommitError("source and target differ: see the verification")
     return times
 

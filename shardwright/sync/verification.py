@@ -240,10 +240,12 @@ class Verifier:
         self._hurries += 1
         self._wakes.set()
         try:
-            async with self._completed:
-                await self._completed.wait_for(lambda: self.is_covered)
-            await self.recheck()
-            return self.report
+            while True:
+                async with self._completed:
+                    await self._completed.wait_for(lambda: self.is_covered)
+                await self.recheck()
+                if self.is_covered:  # there may have been too many writes since the round
+                    return self.report
         finally:
             self._hurries -= 1
 
@@ -255,6 +257,8 @@ class Verifier:
 
     async def recheck(self, moments: Moments | None = None) -> Report:
         """Compare the differing documents again, and the writes of the last seconds.
+
+        If there were too many writes, `is_covered` is false afterwards.
 
         Args:
             moments: of both ends, if they are known to be equal because there are no more writes.
