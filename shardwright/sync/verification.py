@@ -15,6 +15,7 @@ from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
+from shardwright.sync.changes import Value
 from shardwright.sync.comparing import Moment, Moments, NoMomentError, ids_compared, piece_compared, rechecked
 from shardwright.sync.ddl import Catalog
 from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
@@ -348,24 +349,28 @@ class Verifier:
         if self._writer.touched.is_full:
             self.is_covered = False
         token, until = self._follower.token, self._writer.touched_until
-        written = self._writer.touched.take()
-        if moments == self.moment and any(written.values()):
-            # An earlier state of the target would not have these writes.
-            await self._follower.wait_consistent(until)
-        for namespace, ids in written.items():
-            if not ids or namespace not in self._catalog.present:
-                continue
-            try:
-                found = await ids_compared(*self._ends, namespace, ids, moments)
-                if found.all:
-                    found = await rechecked(*self._ends, namespace, found.all, moments)
-            except NoMomentError:
+        left = self._writer.touched.take()
+        try:
+            if moments == self.moment and any(left.values()):
+                # An earlier state of the target would not have these writes.
+                await self._follower.wait_consistent(until)
+            for namespace, ids in list(left.items()):
+                await self._compare_ids(namespace, ids, moments)
+                del left[namespace]
+        finally:
+            for namespace, ids in left.items():
                 self._writer.touched.note(namespace, ids)
-                raise
-            for report in (self.report, self.round.report):
-                if namespace in report.collections:
-                    report.collections[namespace].note(ids, found)
         self._token = token or self._token
+
+    async def _compare_ids(self, namespace: str, ids: set[Value], moments: Moments) -> None:
+        if not ids or namespace not in self._catalog.present:
+            return
+        found = await ids_compared(*self._ends, namespace, ids, moments)
+        if found.all:
+            found = await rechecked(*self._ends, namespace, found.all, moments)
+        for report in (self.report, self.round.report):
+            if namespace in report.collections:
+                report.collections[namespace].note(ids, found)
 
     async def _save(self) -> None:
         began = monotonic()

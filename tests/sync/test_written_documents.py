@@ -1,14 +1,17 @@
 """Comparison of the documents that were written since the last comparison, before a commit and after errors."""
 
 import asyncio
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from shardwright.sync import handover, verification
 from shardwright.sync.changes import Value
+from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.plan import Collection
 from shardwright.sync.ranges import Differences
 from shardwright.sync.rounds import TOUCHED_MAX
@@ -52,16 +55,29 @@ async def no_problems(_: str) -> list[str]:
     return []
 
 
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[Value]]:
-    """The compared documents by namespace; all are equal."""
-    found: dict[str, set[Value]] = {}
+@dataclass
+class Comparisons:
+    """Comparisons of documents that are all equal.
 
-    async def compare(*arguments: Any) -> Differences:  # noqa: ANN401
-        found.setdefault(arguments[2], set()).update(arguments[3])
+    Attributes:
+        found: the compared documents by namespace.
+        errors: errors of the next comparisons by namespace.
+    """
+
+    found: dict[str, set[Value]] = field(default_factory=dict)
+    errors: dict[str, BaseException] = field(default_factory=dict)
+
+    async def compare(self, *arguments: Any) -> Differences:  # noqa: ANN401
+        if (error := self.errors.pop(arguments[2], None)) is not None:
+            raise error
+        self.found.setdefault(arguments[2], set()).update(arguments[3])
         return Differences()
 
-    monkeypatch.setattr(verification, "ids_compared", compare)
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Comparisons:
+    found = Comparisons()
+    monkeypatch.setattr(verification, "ids_compared", found.compare)
     return found
 
 
@@ -94,5 +110,45 @@ def test_a_comparison_before_a_commit_continues_after_too_many_writes() -> None:
         assert verifier.is_covered
         assert verifier.rounds > 0
         running.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NoMomentError("no"), OperationFailure("no", 13), asyncio.CancelledError()],
+    ids=lambda each: type(each).__name__,
+)
+def test_documents_stay_noted_until_they_are_compared(error: BaseException, compared: Comparisons) -> None:
+    async def run() -> None:
+        verifier = following()
+        for name in NAMES:
+            verifier._writer.touched.note(name, ids(3))
+        compared.errors["db.b"] = error
+        with pytest.raises(type(error)):
+            await verifier.recheck()
+        assert compared.found.keys() == {"db.a"}
+        compared.found.clear()
+        await verifier.recheck()
+        assert compared.found == {"db.b": set(ids(3)), "db.c": set(ids(3))}
+
+    asyncio.run(run())
+
+
+def test_documents_stay_noted_if_their_state_does_not_come(
+    compared: Comparisons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise AutoReconnect("away for a moment")
+
+    async def run() -> None:
+        verifier = following()
+        verifier._writer.touched.note("db.a", ids(3))
+        with monkeypatch.context() as patch:
+            patch.setattr(verifier._follower, "wait_consistent", fail)
+            with pytest.raises(AutoReconnect):
+                await verifier.recheck()
+        await verifier.recheck()
+        assert compared.found == {"db.a": set(ids(3))}
 
     asyncio.run(run())
