@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure, PyMongoError, WriteError
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.ends import USER_WRITES_BLOCKED, End, repeated
 from shardwright.sync.preparing import Parts
-from shardwright.sync.store import SYNC, Store
+from shardwright.sync.store import SYNC, LeaseLostError, Store
 from shardwright.sync.verification import at
 from shardwright.wire.logger import get_logger
 
@@ -55,8 +55,17 @@ async def acquire_blocked(store: Store, target: End) -> None:
         await repeated(store.acquire)
 
 
+async def reopen(store: Store, source: End) -> None:
+    """Lift the block of a commit that has failed or was interrupted."""
+    await block_writes(source, is_blocked=False)
+    await store.fenced(SYNC, {"_id": store.id}, {"blocked": False})
+
+
 async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bool) -> float:
     """Block writes at the source, apply and compare the rest, and record the commit.
+
+    After an error, the source is no longer blocked, unless it is away; see also `_reopen_after`. If this process ends
+    before that, the next one lifts the block.
 
     Args:
         parts: of the replication, which has caught up.
@@ -66,32 +75,55 @@ async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bo
         The seconds in which applications could write at neither end.
 
     Raises:
-        CommitError: both ends differ; the source is no longer blocked.
-        PyMongoError: an end has failed; the source is no longer blocked, unless it is away.
+        CommitError: both ends differ.
+        PyMongoError: an end has failed.
     """
-    has_turned = (await repeated(parts.store.position)).get("turned", False)
+    store = parts.store
+    has_turned = (await repeated(store.position)).get("turned", False)
+    if blocks_writes:
+        await store.fenced(SYNC, {"_id": store.id}, {"blocked": True})
     began = monotonic()
+    may_be_recorded = False
     try:
         if blocks_writes:
             await block_writes(source, is_blocked=True)
         times = await _drain(parts, source, target)
-    except (CommitError, NoMomentError) as error:
+        committed = {"source": times[0], "target": times[1], "collections": await parts.catalog.stored_of_target()}
+        await parts.catalog.let_expire()
+        may_be_recorded = True
+        await store.fenced(SYNC, {"_id": store.id}, {"committed": committed, "blocked": False})
+    except BaseException as error:
         if blocks_writes:
-            await block_writes(source, is_blocked=False)
-        raise CommitError(str(error)) from error
-    except PyMongoError:
-        if blocks_writes:
-            try:
-                await block_writes(source, is_blocked=False)
-            except PyMongoError as error:
-                _log.warning("The source stays blocked for users", error=str(error))
+            await _reopen_after(store, source, may_be_recorded=may_be_recorded)
+        if isinstance(error, NoMomentError):
+            raise CommitError(str(error)) from error
         raise
-    committed = {"source": times[0], "target": times[1], "collections": await parts.catalog.stored_of_target()}
-    await parts.catalog.let_expire()
-    await parts.store.fenced(SYNC, {"_id": parts.store.id}, {"committed": committed})
     if has_turned and blocks_writes:
         await block_writes(target, is_blocked=False)
     return monotonic() - began
+
+
+async def _reopen_after(store: Store, source: End, *, may_be_recorded: bool) -> None:
+    """Lift the block after an error of a commit.
+
+    The block stays if the commit was recorded all the same. It also stays if another process has taken over: that
+    process has lifted it, or has blocked writes for a commit of its own.
+
+    Args:
+        may_be_recorded: whether to assume that the commit was recorded if the target is away.
+    """
+    try:
+        position = await store.position()
+        stays = bool(position.get("committed")) or position["term"] != store.term
+    except PyMongoError:
+        stays = may_be_recorded
+    if stays:
+        _log.warning("The source stays blocked: the commit may be recorded, or another process has taken over")
+        return
+    try:
+        await reopen(store, source)
+    except (PyMongoError, LeaseLostError) as error:
+        _log.warning("The source may stay blocked until the replication runs again", error=str(error))
 
 
 async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Timestamp]:

@@ -11,7 +11,15 @@ from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.ddl import INDEXES_MAX
 from shardwright.sync.ends import HISTORY_LOST, End, check_cancellation, repeated
-from shardwright.sync.handover import CommitError, Outcome, acquire_blocked, block_writes, hand_over, turn_around
+from shardwright.sync.handover import (
+    CommitError,
+    Outcome,
+    acquire_blocked,
+    block_writes,
+    hand_over,
+    reopen,
+    turn_around,
+)
 from shardwright.sync.preparing import Options, Parts, check_deployments, prepared
 from shardwright.sync.replication import (
     COPY_PHASE,
@@ -112,7 +120,7 @@ class Sync:
                         await self._take_again(self._store, error)
                     else:
                         raise error from group
-                    await self._fall_back(error)
+                    self._fall_back(error)
         finally:
             if self.state != State.COMMITTED:
                 self.state = State.IDLE
@@ -142,14 +150,12 @@ class Sync:
             self._store = await self._acquired()
         self._on_running()
 
-    async def _fall_back(self, error: BaseException) -> None:
+    def _fall_back(self, error: BaseException) -> None:
         """Begin from the checkpoint again; a commit in progress has failed."""
         self._copied.clear()
         if self.state == State.COMMITTING:
             self.error = f"the commit was interrupted: {error}"
             self.state = state_after(self.state, Step.COMMIT_FAILED)
-            if self._options.blocks_writes:
-                await block_writes(self._source, is_blocked=False)
 
     def _new_store(self) -> Store:
         """Return the checkpoints of the present direction."""
@@ -169,8 +175,12 @@ class Sync:
                     if position.get("turned") and self._options.blocks_writes:
                         # The commit may have been interrupted before it lifted the block.
                         await block_writes(self._target, is_blocked=False)
-                    self.state = State.COMMITTED
+                    self.state, self.error = State.COMMITTED, None
                 else:
+                    if position.get("blocked"):
+                        _log.warning("The source is opened for writes: a commit was interrupted")
+                        await reopen(store, self._source)
+                        self.error = self.error or "a commit was interrupted"
                     await self._until_aborted(self._replicate(store, continuous=continuous, is_lost=is_lost))
                 if self.state == State.COMMITTED and self._options.reversible and not self._ended.is_set():
                     await self._reverse_asked.wait()

@@ -12,7 +12,7 @@ from typing import Any
 import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, PyMongoError
 
 from shardwright.deploy.mongod import connect
 from shardwright.deploy.ports import PortReservation
@@ -109,32 +109,6 @@ def test_a_commit_without_a_moment_has_failed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Sync, "_commit", fail)
     asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    "error", [AutoReconnect("the target is away"), OperationFailure("no", 13), NoMomentError("no")]
-)
-def test_a_commit_that_fails_does_not_leave_the_source_blocked(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocked: list[bool] = []
-
-    async def block(_: object, *, is_blocked: bool) -> None:
-        blocked.append(is_blocked)
-
-    async def fail(*_: object) -> None:
-        raise error
-
-    async def position() -> dict[str, object]:
-        return {}
-
-    parts: Any = SimpleNamespace(store=SimpleNamespace(position=position))
-    monkeypatch.setattr(handover, "block_writes", block)
-    monkeypatch.setattr(handover, "_drain", fail)
-    end: Any = None
-    with pytest.raises((PyMongoError, handover.CommitError)):
-        asyncio.run(handover.hand_over(parts, end, end, blocks_writes=True))
-    assert blocked == [True, False]
 
 
 def test_the_lag_is_of_applied_changes(ends: Ends) -> None:
