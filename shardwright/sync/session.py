@@ -79,6 +79,7 @@ class Sync:
         self._ended = asyncio.Event()
         self._commit_asked = asyncio.Event()
         self._reverse_asked = asyncio.Event()
+        self._comparing: set[asyncio.Task[Report]] = set()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -225,7 +226,7 @@ class Sync:
                     await self._catch_up(parts)
                     self.outcome.differs = not (await parts.verifier.complete()).is_equal
             finally:
-                for task in running:
+                for task in (*running, *self._comparing):
                     task.cancel()
 
     async def _turn_around(self, ended: Store) -> None:
@@ -405,7 +406,16 @@ class Sync:
         """
         if self._parts is None or not self._copied.is_set() or self.state != State.RUNNING:
             raise CommitError("nothing can be compared before the copy is complete, or while it does not run")
-        return await self._parts.verifier.again()
+        comparing = asyncio.create_task(self._parts.verifier.again())
+        self._comparing.add(comparing)
+        try:
+            await asyncio.wait((comparing,))
+        finally:
+            comparing.cancel()
+            self._comparing.remove(comparing)
+        if comparing.cancelled():
+            raise CommitError("the comparison has ended with its run of the replication: verify again")
+        return comparing.result()
 
     def progress(self) -> dict[str, Any]:
         """Return the progress, with the names of mongosync."""

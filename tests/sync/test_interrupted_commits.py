@@ -10,7 +10,7 @@ import pytest
 from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from shardwright.sync import handover
+from shardwright.sync import handover, session
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.handover import CommitError
 from shardwright.sync.preparing import Options
@@ -154,5 +154,45 @@ def test_the_next_process_lifts_the_block_of_an_interrupted_commit(
         assert (sync.state, sync.error) == (
             (State.COMMITTED, None) if is_committed else (State.RUNNING, "a commit was interrupted")
         )
+
+    asyncio.run(run())
+
+
+def test_a_comparison_that_a_user_waits_for_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, the lease is lost and acquired again, or the replication is committed."""
+
+    async def run() -> None:
+        began = asyncio.Event()
+
+        async def for_ever(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        async def again() -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        async def copy(sync: Sync, _: object) -> None:
+            sync._copied.set()
+
+        follower = SimpleNamespace(read=for_ever, apply=for_ever)
+        verifier = SimpleNamespace(run=for_ever, again=again)
+        copier = SimpleNamespace(run_added=for_ever)
+        parts = SimpleNamespace(follower=follower, verifier=verifier, copier=copier, start={}, notes=())
+        monkeypatch.setattr(session, "prepared", lambda *_, **__: asyncio.sleep(0, parts))
+        monkeypatch.setattr(Sync, "_copy", copy)
+        for name in ("_record_for_ever", "_watch_source", "_compare_catalogs_for_ever"):
+            monkeypatch.setattr(Sync, name, for_ever)
+        sync = Sync(Replication("mongodb://a", "mongodb://b"), Options())
+        sync.state = State.RUNNING
+        store: Any = None
+        replicating = asyncio.create_task(sync._replicate(store, continuous=True, is_lost=False))
+        await sync._copied.wait()
+        verifying = asyncio.create_task(sync.verify())
+        await began.wait()
+        replicating.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(CommitError, match="verify again"):
+                await verifying
+        await sync.close()
 
     asyncio.run(run())
