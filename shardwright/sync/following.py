@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
 from shardwright.sync.batches import PARTS_SECONDS, Batch, Item, Limits, Moment, Moments, cut, folded
-from shardwright.sync.changes import Change, Mark, Value, parse, token_time
+from shardwright.sync.changes import Change, Mark, parse, token_time
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
@@ -144,29 +144,28 @@ class Follower:
         if time is not None and self._writer.read_until <= self.applied:
             self.moments.note_idle(self.applied, time)
 
-    async def written_since(self, token: Mapping[str, Any]) -> dict[str, set[Value]]:
-        """Return the documents of the already applied changes after a resume token.
+    async def note_written_since(self, token: Mapping[str, Any]) -> None:
+        """Note the documents of the already applied changes after a resume token, unless there are too many.
 
         Raises:
             OperationFailure: the source no longer has these changes.
         """
-        found: dict[str, set[Value]] = {}
-        until = self.applied
+        until, touched = self.applied, self._writer.touched
         stream = await self._source.client.watch(
             show_expanded_events=True, max_await_time_ms=AWAIT_MS, batch_size=BATCH_EVENTS, resume_after=token
         )
         async with stream:
-            while True:
+            while not touched.is_full:
                 event: Any = await stream.try_next()
                 if event is not None:
                     change = parse(bytes(event.raw))
                     if change.time > until:
-                        return found
+                        return
                     placed = await self._placed(change) if change.is_of_document else None
                     if placed is not None:
-                        found.setdefault(placed.namespace, set()).add(placed.id)
+                        touched.note(placed.namespace, [placed.id])
                 elif stream.resume_token is not None and token_time(encode(stream.resume_token)) >= until:
-                    return found
+                    return
 
     async def _put(self, item: Item, size: int) -> None:
         async with self._changed:

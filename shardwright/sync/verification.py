@@ -379,6 +379,7 @@ class Verifier:
             "report": Round(self.report).stored(),
             "rounds": self.rounds,
             "is_covered": self.is_covered,
+            "is_full": self._writer.touched.is_full,
             "token": self._token,
         }
         await self._store.fenced(VERIFICATION, {"_id": self._store.id}, fields)
@@ -394,18 +395,18 @@ class Verifier:
         self.round = Round.restored(stored["round"])
         self.report = Round.restored(stored["report"]).report
         self.rounds, self.is_covered = stored["rounds"], stored["is_covered"]
+        self._writer.touched.is_full |= stored.get("is_full", False)
         if stored["token"] is not None:
             await self._recover(bytes(stored["token"]))
 
     async def _recover(self, token: bytes) -> None:
-        """Find the documents that an earlier process has written, but not compared."""
+        """Note the documents that an earlier process has written, but not compared."""
         try:
-            for namespace, ids in (await repeated(lambda: self._follower.written_since(decode(token)))).items():
-                self._writer.touched.note(namespace, ids)
+            await repeated(lambda: self._follower.note_written_since(decode(token)))
         except OperationFailure as error:
             if error.code not in HISTORY_LOST:
                 raise
-            self.is_covered = False
+            self._writer.touched.is_full = True
 
 
 def at(source: Timestamp, target: Timestamp) -> Moments:

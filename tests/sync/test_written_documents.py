@@ -1,20 +1,25 @@
 """Comparison of the documents that were written since the last comparison, before a commit and after errors."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bson import encode
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from shardwright.sync import handover, verification
 from shardwright.sync.changes import Value
 from shardwright.sync.comparing import NoMomentError
+from shardwright.sync.following import Follower
 from shardwright.sync.plan import Collection
 from shardwright.sync.ranges import Differences
-from shardwright.sync.rounds import TOUCHED_MAX
+from shardwright.sync.replication import Filter
+from shardwright.sync.rounds import TOUCHED_MAX, Round
 from shardwright.sync.verification import Verifier
 from shardwright.sync.writing import Writer
 
@@ -150,5 +155,96 @@ def test_documents_stay_noted_if_their_state_does_not_come(
                 await verifier.recheck()
         await verifier.recheck()
         assert compared.found == {"db.a": set(ids(3))}
+
+    asyncio.run(run())
+
+
+class Deletions:
+    """A change stream with deletions of different documents."""
+
+    resume_token: Mapping[str, str] = {"_data": "82" + "00000001" * 2}
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.read = 0
+
+    async def __aenter__(self) -> Any:  # noqa: ANN401 - itself
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+
+    async def try_next(self) -> RawBSONDocument:
+        self.read += 1
+        time = NOW if self.read <= self.count else Timestamp(9, 9)
+        key = {"_id": self.read}
+        place = {"db": "db", "coll": "a"}
+        event = {"_id": {}, "operationType": "delete", "clusterTime": time, "ns": place, "documentKey": key}
+        return RawBSONDocument(encode(event))
+
+
+def resuming(*, deletions: int, is_lost: bool = False) -> tuple[Verifier, Deletions]:
+    """The verification of a process that continues after that of another one, and the changes since it."""
+    stream = Deletions(deletions)
+
+    async def watch(**_: object) -> Deletions:
+        if is_lost:
+            raise OperationFailure("the history is lost", 286)
+        return stream
+
+    verifier = following()
+    source: Any = SimpleNamespace(client=SimpleNamespace(watch=watch))
+    other: Any = None
+    follower = Follower(source, other, verifier._writer, other, other, Filter(), is_sharded=False)
+    follower.applied = Timestamp(5, 5)
+    verifier._follower = follower
+    return verifier, stream
+
+
+def stored(**fields: object) -> dict[str, object]:
+    """The stored verification of a process that ended in the middle of a round."""
+    found = Round(done={"db.a"}).stored()
+    return {"round": found, "report": found, "rounds": 1, "is_covered": True, "token": encode({}), **fields}
+
+
+@pytest.mark.parametrize(
+    ("deletions", "is_lost", "fields", "is_full"),
+    [
+        (10, False, {}, False),
+        (3 * TOUCHED_MAX, False, {}, True),
+        (0, True, {}, True),
+        (10, False, {"is_full": True}, True),
+    ],
+    ids=["few", "too many", "history lost", "too many before"],
+)
+def test_only_a_whole_round_compares_more_written_documents_than_are_noted(
+    deletions: int, fields: Mapping[str, object], *, is_lost: bool, is_full: bool
+) -> None:
+    async def run() -> None:
+        verifier, stream = resuming(deletions=deletions, is_lost=is_lost)
+        verifier._store.verification = lambda: asyncio.sleep(0, stored(**fields))  # type: ignore[method-assign]
+        await verifier._restore()
+        touched = verifier._writer.touched
+        assert touched.is_full == is_full
+        assert stream.read <= TOUCHED_MAX + 1
+        if not is_full:
+            assert sum(map(len, touched.take().values())) == deletions
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("compared")
+def test_too_many_written_documents_are_stored_with_a_round() -> None:
+    async def run() -> None:
+        verifier = following()
+        saved: dict[str, object] = {}
+
+        async def save(_: object, __: object, fields: Mapping[str, object]) -> None:
+            saved.update(fields)
+
+        verifier._store.fenced = save  # type: ignore[assignment, method-assign]
+        verifier._writer.touched.note("db.a", ids(TOUCHED_MAX + 1))
+        await verifier.recheck()
+        assert saved["is_full"]
 
     asyncio.run(run())
