@@ -17,6 +17,8 @@ from shardwright.sync.preparing import Options
 from shardwright.sync.replication import Replication, State
 from shardwright.sync.session import Sync
 from shardwright.sync.store import LeaseLostError
+from tests.sync.running import Ends
+from tests.sync.writers import prepare
 
 STEPS = ("blocked", "drain", "stored", "expire", "committed")
 AWAY = AutoReconnect("the target is away")
@@ -196,3 +198,16 @@ def test_a_comparison_that_a_user_waits_for_ends_with_the_run(monkeypatch: pytes
         await sync.close()
 
     asyncio.run(run())
+
+
+def test_the_source_accepts_writes_after_the_process_of_a_commit_was_killed(ends: Ends) -> None:
+    prepare(ends.source, 10)
+    with ends.syncing() as process:
+        process.wait_for(lambda progress: progress["canCommit"])
+        process.kill()
+    ends.target["shardwright"]["sync"].update_one({"_id": process.id}, {"$set": {"blocked": True}})
+    ends.source.admin.command({"setUserWriteBlockMode": 1, "global": True})
+    with ends.syncing() as process:
+        progress = process.wait_for(lambda progress: progress["canCommit"])
+        assert progress["error"] == "a commit was interrupted"
+        ends.source["busy"]["items"].insert_one({"_id": "not blocked"})

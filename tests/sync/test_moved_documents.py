@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,13 @@ from bson import decode, encode
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import DeleteMany, DeleteOne, ReplaceOne
+from pymongo.client_session import ClientSession
 
 from shardwright.sync.batches import folded
 from shardwright.sync.changes import Change
 from shardwright.sync.plan import Collection
 from shardwright.sync.writing import Writer
+from tests.sync.conftest import ends_of
 
 NS = "db.orders"
 OLD: Mapping[str, Any] = {"_id": 1, "k": 10}
@@ -96,3 +100,29 @@ def test_a_deletion_at_a_source_without_a_shard_key_removes_the_document() -> No
     deletion = Change("delete", Timestamp(1, 1), b"", NS, encode({"_id": 1}))
     asyncio.run(writer.apply(folded([deletion]), {"applied": deletion.time}))
     assert target.documents == []
+
+
+def test_documents_that_transactions_move_between_shards_stay(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Their inserts come before their deletions in the change stream of a genuine cluster."""
+    with ends_of(request, "genuine-set", tmp_path) as ends:
+        source = ends.source
+        first, second = source["config"].shards.distinct("_id")[:2]
+        source.admin.command("enableSharding", "db", primaryShard=first)
+        source.admin.command("shardCollection", NS, key={"k": 1})
+        source.admin.command("split", NS, middle={"k": 50})
+        source.admin.command("moveChunk", NS, find={"k": 50}, to=second)
+        orders = source["db"]["orders"]
+        orders.insert_many([{"_id": each, "k": each} for each in range(20)])
+        with ends.syncing() as process:
+            process.wait_for(lambda progress: progress["canCommit"])
+
+            def move(session: ClientSession, each: int) -> None:
+                orders.insert_one({"_id": each, "k": each + 50}, session=session)
+                orders.delete_one({"_id": each, "k": each}, session=session)
+
+            with source.start_session() as session:
+                for each in range(20):
+                    session.with_transaction(partial(move, each=each))
+            process.wait_followed(source)
+            found = sorted(ends.target["db"]["orders"].find(), key=lambda each: int(each["_id"]))
+            assert found == [{"_id": each, "k": each + 50} for each in range(20)]
