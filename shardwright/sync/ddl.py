@@ -24,6 +24,7 @@ from shardwright.sync.plan import (
     Deployment,
     at_target,
     create_command,
+    expiry_stops,
     index_at_target,
     index_command,
     is_same,
@@ -208,6 +209,26 @@ class Catalog:
             async with self._lock:
                 await self.match(namespace)
         self._matched = now
+
+    async def stop_expiry(self) -> None:
+        """Disable TTL expiry at the target, before any change is applied.
+
+        The target still has older states of documents that live on at the source. Collections that the target had
+        before the replication keep the TTL indexes that only the target has.
+        """
+        commands: list[tuple[str, dict[str, Any]]] = []
+        for namespace in sorted({*self.namespaces.values()}):
+            theirs, ours = (each.collections.get(namespace) for each in (self._of_target, self._of_source))
+            indexes = theirs.indexes if theirs else []
+            if namespace in self._writer.merged:
+                wanted = [index_at_target(each, keeps_expiry=True) for each in (ours.indexes if ours else ())]
+                indexes = [
+                    each
+                    for each in indexes
+                    if any(is_same_but_expiry(index_at_target(each, keeps_expiry=True), index) for index in wanted)
+                ]
+            commands += expiry_stops(namespace, indexes)
+        await at_once(partial(self._run, *each, NAMESPACE_NOT_FOUND, INDEX_NOT_FOUND) for each in commands)
 
     async def let_expire(self) -> None:
         """Enable TTL expiry at the target, where applications write from now on."""

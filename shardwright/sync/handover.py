@@ -1,6 +1,9 @@
 """Handover to the target: block user writes, record the data for a reversal, and swap the roles of both ends."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -8,7 +11,9 @@ from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
 from shardwright.sync.comparing import NoMomentError
-from shardwright.sync.ends import USER_WRITES_BLOCKED, End, repeated
+from shardwright.sync.ddl import INDEX_NOT_FOUND
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, USER_WRITES_BLOCKED, End, at_once, repeated
+from shardwright.sync.plan import expiry_stops
 from shardwright.sync.preparing import Parts
 from shardwright.sync.store import SYNC, LeaseLostError, Store
 from shardwright.sync.verification import at
@@ -59,6 +64,34 @@ async def reopen(store: Store, source: End) -> None:
     """Lift the block of a commit that has failed or was interrupted."""
     await block_writes(source, is_blocked=False)
     await store.fenced(SYNC, {"_id": store.id}, {"blocked": False})
+
+
+async def expiring(end: End, namespaces: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the commands that disable TTL expiry in collections, each with its database."""
+
+    async def commands(namespace: str) -> list[tuple[str, dict[str, Any]]]:
+        return expiry_stops(namespace, await repeated(lambda: end.indexes(namespace)))
+
+    return list(chain.from_iterable(await at_once(partial(commands, each) for each in sorted({*namespaces}))))
+
+
+async def stop_expiry(end: End, commands: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Disable TTL expiry at the old source, which does not have the newer states of the documents.
+
+    Args:
+        commands: from `expiring`.
+    """
+
+    async def run(database: str, command: Mapping[str, Any]) -> None:
+        majority = {**command, "writeConcern": {"w": "majority"}}
+        try:
+            await repeated(lambda: end.command(database, majority))
+        except OperationFailure as error:
+            # While writes are blocked, nothing expires.
+            if error.code not in (NAMESPACE_NOT_FOUND, INDEX_NOT_FOUND, USER_WRITES_BLOCKED):
+                raise
+
+    await at_once(partial(run, *each) for each in commands)
 
 
 async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bool) -> float:

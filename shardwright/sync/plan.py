@@ -275,6 +275,16 @@ def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str
     return found
 
 
+def expiry_stops(namespace: str, indexes: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the commands after which nothing expires through indexes of a collection, each with its database."""
+    database, _, name = namespace.partition(".")
+    return [
+        (database, {"collMod": name, "index": {"name": str(each["name"]), "expireAfterSeconds": TTL_NEVER}})
+        for each in indexes
+        if each.get("expireAfterSeconds", TTL_NEVER) != TTL_NEVER
+    ]
+
+
 def id_filter(document: bytes) -> bytes:
     """Return the elements of a query for a document by its ``_id``."""
     return rawbson.element(b"_id", *value_at(document, "_id"))

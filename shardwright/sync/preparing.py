@@ -128,6 +128,7 @@ async def prepared(
     else:
         writer.merged |= set(position.get("merged", ()))
         start, ranges = await _resume(source, store, catalog, ours, position, now, is_lost=is_lost)
+    await catalog.stop_expiry()
     writer.note_read(now)
     copier = Copier(source, target, store, writer, ranges, workers=options.workers, limits=options.limits)
     follower = Follower(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.comparing import NoMomentError
@@ -16,8 +16,10 @@ from shardwright.sync.handover import (
     Outcome,
     acquire_blocked,
     block_writes,
+    expiring,
     hand_over,
     reopen,
+    stop_expiry,
     turn_around,
 )
 from shardwright.sync.preparing import Options, Parts, check_deployments, prepared
@@ -169,7 +171,7 @@ class Sync:
 
     async def _run(self, store: Store, *, continuous: bool, is_lost: bool) -> None:
         async with asyncio.TaskGroup() as tasks:
-            lease = tasks.create_task(store.keep_lease(self.progress))
+            running = [tasks.create_task(store.keep_lease(self.progress))]
             try:
                 position = await repeated(store.position)
                 if position.get("committed"):
@@ -184,11 +186,22 @@ class Sync:
                         self.error = self.error or "a commit was interrupted"
                     await self._until_aborted(self._replicate(store, continuous=continuous, is_lost=is_lost))
                 if self.state == State.COMMITTED and self._options.reversible and not self._ended.is_set():
+                    if not self._options.blocks_writes:
+                        running.append(tasks.create_task(self._stop_expiry(store)))
                     await self._reverse_asked.wait()
                 if self.state != State.REVERSING:
                     self._ended.set()
             finally:
-                lease.cancel()
+                for task in running:
+                    task.cancel()
+
+    async def _stop_expiry(self, ended: Store) -> None:
+        """Keep the documents of the old source for a reversal; no block stops its TTL monitor."""
+        try:
+            names = (await repeated(ended.position))["committed"]["collections"].values()
+            await stop_expiry(self._source, await expiring(self._source, names))
+        except* PyMongoError as errors:
+            _log.warning("Documents may expire at the old source", error=str(_first(errors)))
 
     async def _until_aborted(self, replicating: Coroutine[Any, Any, None]) -> None:
         """Replicate until the end, or until an abort outside a commit."""
@@ -234,7 +247,10 @@ class Sync:
         committed = (await repeated(ended.position))["committed"]
         self._swap()
         begun = self._new_store()
+        # If the next step lifts the block, documents can expire at once. So the indexes are read before it.
+        commands = await expiring(self._target, committed["collections"].values())
         await acquire_blocked(begun, self._target)
+        await stop_expiry(self._target, commands)
         hello = await repeated(lambda: self._source.command("admin", {"hello": 1}))
         identity = await repeated(lambda: self._source.identity(is_sharded=hello.get("msg") == "isdbgrid"))
         await turn_around(ended, begun, committed, identity)

@@ -1,11 +1,13 @@
 """Going back: the roles swap after a commit, without a new copy."""
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pymongo.errors import OperationFailure
 
-from tests.sync.running import Ends, SyncProcess, contents, run_sync
+from tests.sync.running import Client, Ends, SyncProcess, contents, replica_set, run_sync
 from tests.sync.writers import DATABASE, prepare, writing
 
 
@@ -51,6 +53,48 @@ def test_roles_swap_and_swap_again(ends: Ends) -> None:
                 assert run_sync(ends.directory, "reverse", again.id).status == 0
                 again.wait_followed(ends.source)
                 assert contents(ends.target) == contents(ends.source)
+
+
+def wait_ttl_passes(client: Client, process: SyncProcess) -> None:
+    """Wait until the TTL monitor has completed a pass that began after now."""
+
+    def passes() -> int:
+        found: int = client.admin.command("serverStatus")["metrics"]["ttl"]["passes"]
+        return found
+
+    until = passes() + 2
+    process.wait_for(lambda _: passes() >= until)
+
+
+@pytest.mark.parametrize("blocks", [True, False], ids=["blocked", "not blocked"])
+def test_documents_that_live_on_at_the_new_side_do_not_expire_at_the_old_one(
+    mongod_binary: str, tmp_path: Path, *, blocks: bool
+) -> None:
+    options = ("--setParameter", "ttlMonitorSleepSecs=1", "--setParameter", "ttlMonitorEnabled=false")
+    with (
+        replica_set(mongod_binary, tmp_path, "old", *options) as old,
+        replica_set(mongod_binary, tmp_path, "new", *options) as new,
+    ):
+        ends = Ends(old, new, tmp_path)
+        sessions, refreshed = ends.source[DATABASE].sessions, ends.target[DATABASE].sessions
+        sessions.create_index("seen", expireAfterSeconds=3600)
+        sessions.insert_many([{"_id": each, "seen": datetime(2020, 1, 1, tzinfo=UTC)} for each in range(50)])
+        with ends.syncing("--reversible", *(() if blocks else ("--no-write-block",))) as process:
+            process.wait_for(lambda progress: progress["canCommit"])
+            commit(ends, process)
+            process.wait_for(lambda progress: progress["state"] == "COMMITTED" and progress["canReverse"])
+            refreshed.update_many({}, {"$set": {"seen": datetime.now(UTC)}})
+            if not blocks:
+                process.wait_for(lambda _: sessions.index_information()["seen_1"]["expireAfterSeconds"] > 3600)
+            ends.source.admin.command("setParameter", 1, ttlMonitorEnabled=True)
+            wait_ttl_passes(ends.source, process)
+            assert run_sync(ends.directory, "reverse", process.id).status == 0
+            process.wait_for(lambda progress: progress["state"] == "RUNNING" and progress.get("lastConsistentTime"))
+            process.wait_followed(ends.target)
+            wait_ttl_passes(ends.source, process)
+            assert contents(ends.source) == contents(ends.target)
+            assert sessions.count_documents({}) == 50
+        ends.close()
 
 
 def test_a_committed_replication_stays_committed(ends: Ends) -> None:
