@@ -1,18 +1,29 @@
 """Handover to the target: block user writes, record the data for a reversal, and swap the roles of both ends."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import Any
 
+from bson import encode
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
+from shardwright.sync.changes import DOCUMENT_KINDS, parse, token_time
 from shardwright.sync.comparing import NoMomentError
 from shardwright.sync.ddl import INDEX_NOT_FOUND
-from shardwright.sync.ends import NAMESPACE_NOT_FOUND, USER_WRITES_BLOCKED, End, at_once, repeated
+from shardwright.sync.ends import (
+    HISTORY_LOST,
+    NAMESPACE_NOT_FOUND,
+    USER_WRITES_BLOCKED,
+    End,
+    at_once,
+    check_cancellation,
+    repeated,
+)
+from shardwright.sync.following import AWAIT_MS
 from shardwright.sync.plan import expiry_stops
 from shardwright.sync.preparing import Parts
 from shardwright.sync.store import SYNC, LeaseLostError, Store
@@ -92,6 +103,48 @@ async def stop_expiry(end: End, commands: Iterable[tuple[str, Mapping[str, Any]]
                 raise
 
     await at_once(partial(run, *each) for each in commands)
+
+
+async def changed_since(end: End, committed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return ranges, in their stored form, of the collections whose documents have changed at the old source.
+
+    Between the end of the block and `stop_expiry`, documents can expire. The comparison of these ranges restores them.
+
+    Args:
+        committed: as recorded by `hand_over`.
+    """
+    since: Timestamp = committed["source"]
+    until = await end.advance()
+    every: dict[str, str] = committed["collections"]
+
+    async def read() -> set[str]:
+        found: set[str] = set()
+        pipeline = [{"$match": {"operationType": {"$in": sorted(DOCUMENT_KINDS)}}}]
+        stream = await end.client.watch(pipeline, max_await_time_ms=AWAIT_MS, start_at_operation_time=since)
+        async with stream:
+            while True:
+                event: Any = await stream.try_next()
+                if event is not None:
+                    change = parse(bytes(event.raw))
+                    if change.time > since:
+                        found.add(change.namespace)
+                elif stream.resume_token is not None and token_time(encode(stream.resume_token)) >= until:
+                    return found
+                check_cancellation()
+
+    try:
+        changed = await repeated(read)
+    except OperationFailure as error:
+        if error.code not in HISTORY_LOST:
+            raise
+        changed = {*every.values()}
+    bounds = dict.fromkeys(("low", "high", "position"))
+    counts = dict.fromkeys(("number", "documents", "bytes", "estimated_documents", "estimated_bytes"), 0)
+    return [
+        {"ns": namespace, "uuid": bytes.fromhex(uuid), "compares": True, "done": False, **bounds, **counts}
+        for uuid, namespace in every.items()
+        if namespace in changed
+    ]
 
 
 async def hand_over(parts: Parts, source: End, target: End, *, blocks_writes: bool) -> float:
@@ -177,7 +230,9 @@ async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Tim
     return times
 
 
-async def turn_around(ended: Store, begun: Store, committed: dict[str, Any], identity: str) -> None:
+async def turn_around(
+    ended: Store, begun: Store, committed: dict[str, Any], identity: str, ranges: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """Start the opposite direction at the commit, without a copy.
 
     The opposite direction is complete before the ended one is marked, so that this can be repeated after an
@@ -187,8 +242,9 @@ async def turn_around(ended: Store, begun: Store, committed: dict[str, Any], ide
         ended: the committed direction; its lease is held.
         begun: the opposite direction; its lease is held.
         committed: as recorded by `hand_over`.
+        ranges: from `changed_since`.
     """
-    await begun.replace_ranges([])
+    await begun.replace_ranges(ranges)
     fields = {
         "planned": True,
         "start": committed["target"],

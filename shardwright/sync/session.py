@@ -16,6 +16,7 @@ from shardwright.sync.handover import (
     Outcome,
     acquire_blocked,
     block_writes,
+    changed_since,
     expiring,
     hand_over,
     reopen,
@@ -251,9 +252,10 @@ class Sync:
         commands = await expiring(self._target, committed["collections"].values())
         await acquire_blocked(begun, self._target)
         await stop_expiry(self._target, commands)
+        ranges = await changed_since(self._target, committed)
         hello = await repeated(lambda: self._source.command("admin", {"hello": 1}))
         identity = await repeated(lambda: self._source.identity(is_sharded=hello.get("msg") == "isdbgrid"))
-        await turn_around(ended, begun, committed, identity)
+        await turn_around(ended, begun, committed, identity, ranges)
         self._store, self._parts, self.outcome = begun, None, Outcome()
         for each in (self._copied, self._commit_asked, self._reverse_asked):
             each.clear()
