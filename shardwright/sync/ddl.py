@@ -15,6 +15,7 @@ from typing import Any, Final
 from pymongo.errors import OperationFailure
 
 from shardwright.sync.changes import Change
+from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier, planned_ranges
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, repeated
 from shardwright.sync.placing import match_key, match_zones, presplit, shard
@@ -42,6 +43,8 @@ NAMESPACE_EXISTS: Final = 48
 INDEX_NOT_FOUND: Final = 27
 DUPLICATE_KEY: Final = 11000
 
+RESHARD: Final = "reshardCollection"
+
 INDEXES_MAX: Final = 500
 """Number of collections whose indexes a repeated comparison reads. Thousands would keep a processor busy."""
 
@@ -58,6 +61,9 @@ class Catalog:
         refused: reasons why collections created since the plan are not replicated, by namespace.
         has_indexes: whether the target has the source's indexes; it gets them after the copy, which is faster without.
         keeps_expiry: whether documents expire at the target as well, once applications write there.
+        listed: a time of the source after the plan has read the UUIDs. The copy reads later, so it includes all changes
+            up to this time.
+        has_adopted: whether UUIDs were adopted since the collections were last stored.
     """
 
     def __init__(
@@ -72,6 +78,8 @@ class Catalog:
         self.namespaces: dict[bytes, str] = {}
         self.refused: dict[str, str] = {}
         self.keeps_expiry = False
+        self.listed = NO_TIME
+        self.has_adopted = False
         self.has_indexes = False
         self._recorded: dict[bytes, str] = {}
         self._matched: dict[str, tuple[Collection | None, Collection | None]] = {}
@@ -110,7 +118,7 @@ class Catalog:
         """Return the fields that are stored with the position."""
         self._recorded = dict(self.namespaces)
         collections = {uuid.hex(): namespace for uuid, namespace in self.namespaces.items()}
-        return {"collections": collections, "merged": sorted(self._writer.merged)}
+        return {"collections": collections, "merged": sorted(self._writer.merged), "listed": self.listed}
 
     def changed(self) -> tuple[dict[str, Any], list[str]]:
         """Return only the stored fields that have changed since the last call: there may be thousands.
@@ -119,6 +127,7 @@ class Catalog:
             The fields to set, and the names of the fields to remove.
         """
         before, self._recorded = self._recorded, dict(self.namespaces)
+        self.has_adopted = False
         now = {uuid: each for uuid, each in self.namespaces.items() if before.get(uuid) != each}
         fields: dict[str, Any] = {f"collections.{uuid.hex()}": namespace for uuid, namespace in now.items()}
         fields["merged"] = sorted(self._writer.merged)
@@ -281,6 +290,8 @@ class Catalog:
     async def _apply(self, change: Change, copier: Copier) -> None:
         description = change.description or {}
         uuid = change.uuid
+        if change.kind not in ("create", RESHARD) and not await self._is_earlier(change):
+            self.adopt(change)
         if change.kind == "create":
             if self._replication.filter.has(change.namespace) and uuid not in self.namespaces:
                 await self._created(change.namespace, uuid, description)
@@ -292,24 +303,43 @@ class Catalog:
         elif change.kind == "rename":
             to = description.get("to") or {}
             await self._renamed(uuid, f"{to.get('db')}.{to.get('coll')}", copier)
+        elif change.kind == RESHARD:
+            if (known := self.namespaces.get(uuid or b"")) is not None and "reshardUUID" in description:
+                self._resharded(known, bytes(description["reshardUUID"]))
+            if self._replication.filter.has(change.namespace):
+                await self.match(change.namespace)
         elif change.kind in ("createIndexes", "dropIndexes", "modify", "shardCollection"):
             if self._replication.filter.has(change.namespace):
                 await self.match(change.namespace)
         elif change.kind != "dropDatabase":
             _log.warning("An event of an unknown kind is not followed", kind=change.kind, namespace=change.namespace)
 
-    async def adopt(self, change: Change) -> bool:
+    def adopt(self, change: Change) -> bool:
         """Adopt an unknown UUID after resharding; return whether the event's collection is a replicated one.
 
-        Resharding gives a collection another UUID.
+        Resharding gives a collection another UUID, and not all versions have an event for it. Everything else that
+        replaces a collection has events, and those are applied first. So the order of the events decides. The source
+        may have dropped, renamed or resharded the collection again since.
         """
-        if change.uuid is None or change.namespace not in self.namespaces.values():
+        if change.uuid is None or change.uuid in self.namespaces or change.time <= self.listed:
             return False
-        if await repeated(lambda: self._source.uuid(change.namespace)) != change.uuid:
+        if change.namespace not in self.namespaces.values():
             return False
-        self.namespaces = {uuid: each for uuid, each in self.namespaces.items() if each != change.namespace}
-        self.namespaces[change.uuid] = change.namespace
+        self._resharded(change.namespace, change.uuid)
         return True
+
+    def _resharded(self, namespace: str, uuid: bytes) -> None:
+        self.namespaces = {known: each for known, each in self.namespaces.items() if each != namespace}
+        self.namespaces[uuid] = namespace
+        self._matched.pop(namespace, None)
+        self.has_adopted = True
+
+    async def _is_earlier(self, change: Change) -> bool:
+        """Whether an event is about an earlier collection than the known one of the same name, which is still there."""
+        if change.uuid is None or change.uuid in self.namespaces:
+            return False
+        known = [uuid for uuid, namespace in self.namespaces.items() if namespace == change.namespace]
+        return bool(known) and await repeated(lambda: self._source.uuid(change.namespace)) in known
 
     def _refuse(self, namespace: str, reason: str) -> None:
         if not self._replication.filter.is_excluded(namespace) and namespace not in self.refused:

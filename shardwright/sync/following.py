@@ -161,7 +161,7 @@ class Follower:
                     change = parse(bytes(event.raw))
                     if change.time > until:
                         return
-                    placed = await self._placed(change) if change.is_of_document else None
+                    placed = self._placed(change, adopts=False) if change.is_of_document else None
                     if placed is not None:
                         touched.note(placed.namespace, [placed.id])
                 elif stream.resume_token is not None and token_time(encode(stream.resume_token)) >= until:
@@ -189,11 +189,12 @@ class Follower:
             await self._catalog.apply(batch.changes[0], self._copier)
             fields, removed = self._catalog.changed()
             await self._store.fenced(SYNC, {"_id": self._store.id}, position | fields, removes=removed)
-        elif documents := [
-            each for each in [await self._placed(change) for change in batch.changes] if each is not None
-        ]:
+        elif documents := [each for change in batch.changes if (each := self._placed(change)) is not None]:
             async with self._writer.lock:
                 await self._writer.apply(folded(documents), position)
+            if self._catalog.has_adopted:
+                fields, removed = self._catalog.changed()
+                await self._store.fenced(SYNC, {"_id": self._store.id}, fields, removes=removed)
         self.events += len(batch.changes)
         self.applied, self.token = batch.time, batch.token
         if batch.is_whole and self._writer.read_until <= batch.time and self._copier.is_done:
@@ -204,13 +205,17 @@ class Follower:
         self.moments.reached(batch.time)
         await self._copier.note_applied(batch.time)
 
-    async def _placed(self, change: Change) -> Change | None:
-        """Return a change with its collection's namespace at the target; None if it is not replicated."""
+    def _placed(self, change: Change, *, adopts: bool = True) -> Change | None:
+        """Return a change with its collection's namespace at the target; None if it is not replicated.
+
+        Args:
+            adopts: whether an unknown UUID is adopted. An event that was applied before may have an earlier one.
+        """
         if change.uuid is None:
             return change if self._filter.has(change.namespace) else None
         known = self._catalog.namespaces.get(change.uuid)
         if known is None:
-            if not self._filter.has(change.namespace) or not await self._catalog.adopt(change):
+            if not self._filter.has(change.namespace) or (adopts and not self._catalog.adopt(change)):
                 return None
             known = change.namespace
         return change if known == change.namespace else replace(change, namespace=known)

@@ -251,6 +251,7 @@ async def turn_around(
         "token": None,
         "applied": committed["target"],
         "collections": committed["collections"],
+        "listed": committed["target"],
         "merged": [],
         "committed": None,
         "handed_over": False,

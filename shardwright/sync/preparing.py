@@ -12,6 +12,7 @@ from pymongo.read_concern import ReadConcern
 
 from shardwright.sync.batches import Limits
 from shardwright.sync.changes import Value, id_of
+from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import WORKERS, Copier, planned_ranges
 from shardwright.sync.ddl import Catalog
 from shardwright.sync.ends import End, at_once, repeated
@@ -111,10 +112,12 @@ async def prepared(
     await source.advance()
     now = await repeated(source.now)
     ours = await repeated(lambda: source.deployment(replication.filter))
+    listed = await source.advance()
     theirs = await repeated(lambda: target.deployment(replication.filter))
     position = await repeated(store.position)
     writer = Writer(source, target, store)
     catalog = Catalog(replication, source, target, store, writer, [ours, theirs])
+    catalog.listed = listed
     notes: tuple[str, ...] = ()
     users = Users(source, target, replication.filter, position.get("accounts", {})) if options.users else None
     if not position.get("planned"):
@@ -218,6 +221,7 @@ async def _resume(
         how="the oplog was lost" if is_lost else agreed.reason if is_same else "it is another source",
     )
     if is_known:
+        catalog.listed = position.get("listed", NO_TIME)
         token = position.get("token")
         start: dict[str, Any] = (
             {"start_at_operation_time": position["start"]} if token is None else {"resume_after": decode(token)}

@@ -5,16 +5,22 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
+import bson
 import pytest
 from bson.timestamp import Timestamp
 
+from shardwright.sync.batches import Batch
+from shardwright.sync.changes import Change
+from shardwright.sync.copying import Copier
 from shardwright.sync.ddl import Catalog
+from shardwright.sync.following import Follower
 from shardwright.sync.plan import TTL_NEVER, Collection, Deployment
-from shardwright.sync.replication import Replication
+from shardwright.sync.replication import Filter, Replication
 from shardwright.sync.writing import Writer
 
 NS: Final = "shop.items"
-FIRST: Final = b"1" * 16
+FIRST, SECOND, THIRD, FOURTH = (each * 16 for each in (b"1", b"2", b"3", b"4"))
+KNOWN: Final = {NS: Collection(NS, uuid=FIRST)}
 
 
 def fake(**attributes: object) -> Any:  # noqa: ANN401 - a part of a replication
@@ -34,7 +40,7 @@ class Fakes:
     ) -> None:
         self.commands: list[dict[str, Any]] = []
         self.stored: list[Mapping[str, Any]] = []
-        self.store = fake(id="1", fenced=self._fenced, check_lease=self._nothing, written=None)
+        self.store = fake(id="1", fenced=self._fenced, check_lease=self._nothing, written=Timestamp(1, 1))
         self.target = fake(command=self._command)
         self.source = fake()
         self.writer = Writer(self.source, self.target, self.store)
@@ -44,6 +50,28 @@ class Fakes:
         )
         for each in (ours or {}).values():
             self.catalog.know(each)
+        self.copier = Copier(self.source, self.target, self.store, self.writer, [])
+        self.follower = Follower(
+            self.source, self.store, self.writer, self.catalog, self.copier, Filter(), is_sharded=True
+        )
+
+    def present(self, uuid: bytes | None) -> None:
+        """Let the source have a collection with this UUID now, under every name; None for no collection."""
+        self.source.uuid = lambda _: asyncio.sleep(0, uuid)
+        self.source.collections = lambda *_, named, **__: asyncio.sleep(
+            0,
+            [] if uuid is None else [Collection(f"shop.{named}", uuid=uuid, indexes=[{"name": "n", "key": {"n": 1}}])],
+        )
+        self.target.collections = lambda *_, named, **__: asyncio.sleep(0, [Collection(f"shop.{named}")])
+
+    def apply(self, *changes: Change) -> None:
+        """Apply changes in a batch each."""
+
+        async def run() -> None:
+            for each in changes:
+                await self.follower._apply(Batch((each,), 1, b"token", each.time, is_whole=True))
+
+        asyncio.run(run())
 
     async def _command(self, _: str, command: Mapping[str, Any]) -> None:
         self.commands.append({name: value for name, value in command.items() if name != "writeConcern"})
@@ -54,6 +82,14 @@ class Fakes:
 
     async def _nothing(self) -> None:
         """The lease is held."""
+
+
+def deleted(uuid: bytes, time: int = 2) -> Change:
+    return Change("delete", Timestamp(time, 1), b"", NS, key=bson.encode({"_id": time}), uuid=uuid)
+
+
+def ddl(kind: str, uuid: bytes, time: int = 2, **description: object) -> Change:
+    return Change(kind, Timestamp(time, 1), b"", NS, description=description, uuid=uuid)
 
 
 def expiring(name: str, seconds: int) -> dict[str, Any]:
@@ -72,3 +108,72 @@ def test_nothing_expires_at_the_target_before_changes_are_applied(*, is_merged: 
         {"collMod": "items", "index": {"name": each, "expireAfterSeconds": TTL_NEVER}}
         for each in (["seen"] if is_merged else ["seen", "own"])
     ]
+
+
+def test_changes_between_two_reshardings_are_applied_later() -> None:
+    fakes = Fakes(KNOWN)
+    fakes.present(FOURTH)
+    for time, uuid in enumerate((FIRST, SECOND, THIRD), 2):
+        assert fakes.follower._placed(deleted(uuid, time)) is not None
+    assert fakes.catalog.namespaces == {THIRD: NS}
+
+
+def test_changes_of_an_earlier_collection_are_left_out() -> None:
+    """The plan has listed a collection that was made after the start of the change stream."""
+    fakes = Fakes(KNOWN)
+    fakes.catalog.listed = Timestamp(5, 1)
+    fakes.present(FIRST)
+    assert fakes.follower._placed(deleted(SECOND, 5)) is None
+    fakes.apply(ddl("drop", SECOND, 6))
+    assert fakes.catalog.namespaces == {FIRST: NS}
+    assert not fakes.commands
+
+
+def test_a_verification_that_reads_earlier_changes_again_adopts_nothing() -> None:
+    fakes = Fakes({NS: Collection(NS, uuid=SECOND)})
+    assert fakes.follower._placed(deleted(FIRST), adopts=False) is not None
+    assert fakes.catalog.namespaces == {SECOND: NS}
+
+
+@pytest.mark.parametrize("later", [None, FOURTH], ids=["gone", "made again"])
+def test_a_resharded_collection_is_dropped(later: bytes | None) -> None:
+    fakes = Fakes(KNOWN)
+    fakes.present(later)
+    fakes.apply(ddl("drop", SECOND))
+    assert fakes.commands == [{"drop": "items"}]
+    assert not fakes.catalog.namespaces
+    fakes.apply(ddl("create", THIRD, 3))
+    assert fakes.catalog.namespaces == {THIRD: NS}
+
+
+def test_a_resharded_collection_is_renamed() -> None:
+    fakes = Fakes(KNOWN)
+    fakes.present(None)
+    fakes.apply(ddl("rename", SECOND, to={"db": "shop", "coll": "things"}))
+    assert fakes.commands == [{"renameCollection": NS, "to": "shop.things", "dropTarget": True}]
+    assert fakes.catalog.namespaces == {SECOND: "shop.things"}
+
+
+def test_the_event_of_a_resharding_is_followed() -> None:
+    fakes = Fakes(KNOWN)
+    fakes.present(SECOND)
+    fakes.catalog.has_indexes = True
+    fakes.apply(
+        ddl("reshardCollection", FIRST, reshardUUID=SECOND), ddl("reshardCollection", FIRST, reshardUUID=SECOND)
+    )
+    assert fakes.catalog.namespaces == {SECOND: NS}
+    assert [next(iter(each)) for each in fakes.commands] == ["createIndexes"] * 2
+
+
+def test_an_adopted_uuid_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def written(*_: object) -> None:
+        """The documents are written."""
+
+    monkeypatch.setattr(Writer, "apply", written)
+    fakes = Fakes(KNOWN)
+    fakes.catalog.stored()
+    fakes.apply(deleted(SECOND))
+    assert {f"collections.{SECOND.hex()}": NS}.items() <= fakes.stored[0].items()
+    stored = len(fakes.stored)
+    fakes.apply(deleted(SECOND, 3))
+    assert len(fakes.stored) == stored

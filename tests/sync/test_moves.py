@@ -135,9 +135,9 @@ def refine(client: Client) -> None:
     client.admin.command("refineCollectionShardKey", NS, key={"region": 1, "n": 1})
 
 
-def reshard(client: Client) -> None:
+def reshard(client: Client, field: str = "n") -> None:
     """Change the shard key."""
-    client.admin.command("reshardCollection", NS, key={"n": 1}, numInitialChunks=4)
+    client.admin.command("reshardCollection", NS, key={field: 1}, numInitialChunks=4)
 
 
 def move_primary(client: Client) -> None:
@@ -189,6 +189,27 @@ def test_changes_of_shards_at_the_source_are_followed(
             mover.stop()
             workload.stop()
             check_equal(ends, process, has_key=kinds.endswith(("cluster", "three")))
+
+
+@pytest.mark.matrix(share=0.5)
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["resharded", "dropped"])
+def test_several_reshardings_during_a_pause_are_followed(
+    *, is_dropped: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with ends_of(request, "cluster-set", tmp_path) as ends:
+        shard(ends.source)
+        found = ends.source[DATABASE].orders
+        with ends.syncing() as process:
+            process.wait_for(lambda progress: progress["canCommit"])
+            assert run_sync(ends.directory, "pause", process.id).status == 0
+            reshard(ends.source)
+            found.delete_many({"n": {"$lt": 100}})
+            reshard(ends.source, "region")
+            if is_dropped:
+                found.drop()
+            found.insert_one({"_id": "later", "region": "b", "n": 1})
+            assert run_sync(ends.directory, "resume", process.id).status == 0
+            check_equal(ends, process, has_key=False)
 
 
 @pytest.mark.matrix(share=0.5)
