@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from shardwright.sync.changes import Change
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier, planned_ranges
-from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, repeated
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, is_transient, repeated
 from shardwright.sync.placing import match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
     OPTION_DEFAULTS,
@@ -41,7 +41,6 @@ from shardwright.wire.logger import get_logger
 
 NAMESPACE_EXISTS: Final = 48
 INDEX_NOT_FOUND: Final = 27
-DUPLICATE_KEY: Final = 11000
 
 RESHARD: Final = "reshardCollection"
 
@@ -454,15 +453,27 @@ class Catalog:
             if str(each["name"]) not in there
             or not is_same_but_expiry(plans[str(each["name"])], there[str(each["name"])])
         ]
-        if missing:
-            command = index_command(wanted.namespace, missing, keeps_expiry=keeps)
-            try:
-                await self._run(database, command)
-            except OperationFailure as error:
-                if error.code != DUPLICATE_KEY:
-                    raise
-                # Some documents may be newer than others. The index is built by a later comparison.
-                _log.warning("A unique index cannot be built yet", namespace=wanted.namespace, error=str(error))
+        if missing and not await self._built(wanted.namespace, missing) and len(missing) > 1:
+            for alone in missing:
+                await self._built(wanted.namespace, [alone])
+
+    async def _built(self, namespace: str, indexes: Sequence[Mapping[str, Any]]) -> bool:
+        """Build indexes of the source, all or none; return whether the target could.
+
+        The source has built them with its present documents. The target's documents are older, or some are newer than
+        others, so that a value may occur twice or may not fit. Then a later comparison builds them.
+        """
+        try:
+            await self._run(
+                namespace.partition(".")[0], index_command(namespace, indexes, keeps_expiry=self.keeps_expiry)
+            )
+        except OperationFailure as error:
+            if is_transient(error):
+                raise
+            names = [str(each["name"]) for each in indexes]
+            _log.warning("The target cannot build indexes yet", namespace=namespace, indexes=names, error=str(error))
+            return False
+        return True
 
     async def _listed(self, end: End, deployment: Deployment) -> dict[str, Collection]:
         found = await repeated(lambda: end.listed(self._replication.filter, is_sharded=deployment.is_sharded))

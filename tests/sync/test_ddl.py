@@ -8,6 +8,7 @@ from typing import Any, Final
 import bson
 import pytest
 from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
 
 from shardwright.sync.batches import Batch
 from shardwright.sync.changes import Change
@@ -56,7 +57,7 @@ class Fakes:
         )
 
     def present(self, uuid: bytes | None) -> None:
-        """Let the source have a collection with this UUID now, under every name; None for no collection."""
+        """Define the present UUID of each collection of the source; None for no collection."""
         self.source.uuid = lambda _: asyncio.sleep(0, uuid)
         self.source.collections = lambda *_, named, **__: asyncio.sleep(
             0,
@@ -177,3 +178,18 @@ def test_an_adopted_uuid_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = len(fakes.stored)
     fakes.apply(deleted(SECOND, 3))
     assert len(fakes.stored) == stored
+
+
+def test_an_index_that_the_target_cannot_build_yet_does_not_stop_the_others() -> None:
+    fakes = Fakes(KNOWN)
+
+    async def command(_: str, command: Mapping[str, Any]) -> None:
+        names = [each["name"] for each in command["indexes"]]
+        if "place" in names:
+            raise OperationFailure("Can't extract geo keys", 16755)
+        fakes.commands.append({"createIndexes": names})
+
+    fakes.target.command = command
+    wanted = Collection(NS, indexes=[{"name": "place", "key": {"place": "2dsphere"}}, {"name": "n", "key": {"n": 1}}])
+    asyncio.run(fakes.catalog._match_indexes(wanted, Collection(NS)))
+    assert fakes.commands == [{"createIndexes": ["n"]}]
