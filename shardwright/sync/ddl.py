@@ -33,6 +33,7 @@ from shardwright.sync.plan import (
     is_same_index,
     refusal,
     shape_problems,
+    with_both_keys,
 )
 from shardwright.sync.replication import Replication
 from shardwright.sync.store import RANGES, Store
@@ -148,7 +149,7 @@ class Catalog:
             self._writer.source_keys[namespace] = ours.key if ours else theirs.key if theirs else None
             if theirs is not None and ours is not None and theirs.key is not None:
                 wanted = at_target(ours, self._replication, self._of_target)
-                self._writer.collections[namespace] = _with_both_keys(theirs, wanted)
+                self._writer.collections[namespace] = with_both_keys(theirs, wanted)
             elif theirs is not None:
                 self._writer.collections[namespace] = theirs
             else:
@@ -275,7 +276,7 @@ class Catalog:
         if self.has_indexes:
             await self._match_indexes(wanted, theirs)
         if wanted.key is not None and not is_same(wanted.key, theirs.key):
-            self._writer.collections[namespace] = _with_both_keys(wanted, theirs)
+            self._writer.collections[namespace] = with_both_keys(wanted, theirs)
             await match_key(self._run, wanted, theirs)
         elif wanted.key is not None:
             await match_zones(self._run, wanted, theirs.zones)
@@ -496,11 +497,3 @@ class Catalog:
         except OperationFailure as error:
             if error.code not in harmless:
                 raise
-
-
-def _with_both_keys(one: Collection, other: Collection) -> Collection:
-    """Return a collection with both shard keys while the key changes, because writes must select by both.
-
-    The target refuses an upsert without its shard key, and its key may change between any two writes.
-    """
-    return replace(one, key={**(one.key or {}), **(other.key or {})})

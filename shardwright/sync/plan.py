@@ -4,7 +4,7 @@ The plan also has the refusals: obstacles that are reported before the first wri
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bson import encode
@@ -250,6 +250,14 @@ def at_target(collection: Collection, replication: Replication, target: Deployme
         is_unique,
         collection.zones if is_same and replication.zones else None,
     )
+
+
+def with_both_keys(one: Collection, other: Collection) -> Collection:
+    """Return a collection with both shard keys while the key changes, because writes must select by both.
+
+    The target refuses an upsert without its shard key, and its key may change between any two writes.
+    """
+    return replace(one, key={**(one.key or {}), **(other.key or {})})
 
 
 def create_command(collection: Collection) -> dict[str, Any]:
