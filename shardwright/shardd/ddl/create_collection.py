@@ -19,11 +19,11 @@ from bson.objectid import ObjectId
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext, log_change, send_to_shards
-from shardwright.shardd.ddl.coordinator import Coordinator, check_expected_uuid
+from shardwright.shardd.ddl.coordinator import Coordinator, LocalMigrations, check_expected_uuid
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.local_collections import LocalCollection
 from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
-from shardwright.shardd.metadata.critical_sections import ExclusiveSection, held_exclusively
+from shardwright.shardd.metadata.critical_sections import ExclusiveSection, enter_together
 from shardwright.sharding import initial_chunks
 from shardwright.sharding.bson_text import document_text
 from shardwright.sharding.catalog.documents import CollectionEntry, TagEntry
@@ -122,6 +122,22 @@ class Prepared:
         return self.local.uuid
 
 
+def section_of(context: ShardContext, namespace: str) -> ExclusiveSection:
+    """Return the critical section in which operations on a collection wait while it is being sharded."""
+    return ExclusiveSection(context.namespace(namespace), {"command": "createCollection", "ns": namespace})
+
+
+async def restore_section(context: ShardContext, document: Mapping[str, Any]) -> None:
+    """Enter the critical section again at the beginning of a term, if the commit may have been sent.
+
+    Args:
+        document: the document of a coordinator of any kind.
+    """
+    identity = document["_id"]
+    if identity.get("operationType") == CreateCollection.operation_type and document.get("phase") == COMMIT:
+        await section_of(context, identity["namespace"]).restore()
+
+
 class CreateCollection(Coordinator):
     """Shards a collection.
 
@@ -131,13 +147,40 @@ class CreateCollection(Coordinator):
 
     operation_type: ClassVar[str] = "createCollection_V2"
 
+    def __init__(
+        self,
+        context: ShardContext,
+        migrations: LocalMigrations,
+        namespace: Namespace,
+        arguments: Mapping[str, Any],
+        phase: str | None = None,
+        *,
+        may_bypass: bool = False,
+    ) -> None:
+        super().__init__(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)
+        self._section = section_of(context, str(namespace))
+
     async def run(self) -> dict[str, Any]:
         """Shard the collection.
+
+        Once the commit may have been sent, operations on the collection wait until its outcome is known, also from one
+        attempt to the next. Otherwise the shard could learn that the collection is not sharded just before it is, and
+        accept writes for ranges that other shards own.
 
         Raises:
             CommandError: AlreadyInitialized, it is sharded with other options; InvalidOptions, BadValue,
                 IllegalOperation, CollectionUUIDMismatch and others, it cannot be sharded as requested.
         """
+        try:
+            return await self._run()
+        except BaseException:
+            if self._section.section is not None:
+                self._section.state.forget()
+                if not self.must_finish:
+                    self._section.leave()
+            raise
+
+    async def _run(self) -> dict[str, Any]:
         pattern = ShardKeyPattern.from_mapping(self.arguments["shardKey"])
         self._check_arguments(pattern)
         if self.phase is None:
@@ -152,6 +195,7 @@ class CreateCollection(Coordinator):
             self._check_same(table, pattern)
             if self.phase is not None:
                 await self._publish(table)
+                self._section.leave()
                 await self._log_end(table)
         return {"collectionUUID": Binary.from_uuid(table.collection.uuid), "collectionVersion": _version(table)}
 
@@ -175,20 +219,20 @@ class CreateCollection(Coordinator):
             "markedAfter": await context.mongod.operation_time(),
         }
         await log_change(context, "shardCollection.start", str(namespace), details)
-        state = context.namespace(str(namespace))
-        async with held_exclusively(ExclusiveSection(state, {"command": "createCollection", "ns": str(namespace)})):
-            prepared = await self._prepare(pattern)
-            await self.enter_phase(COMMIT)
-            await self._prepare_other_shards(prepared)
-            with self.point_of_no_return():
-                await self._commit(pattern, prepared)
-            state.forget()
-            table = await self.read_routing()
-            if table is None:
-                raise CommandError(
-                    ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped concurrently"
-                )
-            await self._publish(table)
+        await enter_together([self._section])
+        prepared = await self._prepare(pattern)
+        await self.enter_phase(COMMIT)
+        await self._prepare_other_shards(prepared)
+        with self.point_of_no_return():
+            await self._commit(pattern, prepared)
+        self._section.state.forget()
+        table = await self.read_routing()
+        if table is None:
+            raise CommandError(
+                ErrorCode.ConflictingOperationInProgress, f"the collection {namespace} was dropped concurrently"
+            )
+        await self._publish(table)
+        self._section.leave()
         await self._log_end(table, empty=prepared.is_empty)
         return table
 

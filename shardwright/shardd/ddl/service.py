@@ -17,6 +17,7 @@ import trio
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import BYPASS, UserWriteBlock
 from shardwright.shardd.context.shard_context import ShardContext
+from shardwright.shardd.ddl import create_collection, move_primary
 from shardwright.shardd.ddl.coordinator import (
     BEGIN,
     Coordinator,
@@ -30,7 +31,7 @@ from shardwright.shardd.ddl.create_indexes import CreateIndexes
 from shardwright.shardd.ddl.drop_indexes import DropIndexes
 from shardwright.shardd.ddl.drops import DropCollection, DropDatabase
 from shardwright.shardd.ddl.modify_collection import ModifyCollection
-from shardwright.shardd.ddl.move_primary import MovePrimary, restore_section
+from shardwright.shardd.ddl.move_primary import MovePrimary
 from shardwright.shardd.ddl.rename_collection import RenameCollection
 from shardwright.shardd.ddl.shard_key_changes import RefineCollectionShardKey, ReshardCollection
 from shardwright.sharding.namespace import Namespace
@@ -280,9 +281,11 @@ class CoordinatorService:
         self._waiting_to_begin = WaitingRequests()
 
     async def restore_sections(self, term: int) -> None:
-        """Block operations on databases whose move may have been committed, before any are admitted in a term."""
+        """Block operations on what a coordinator may have committed, before any are admitted in a term."""
         for document in await coordinator_documents(self._context).all():
-            await restore_section(self._context, document)
+            if isinstance(document["_id"], Mapping):  # otherwise its kind is unknown
+                await move_primary.restore_section(self._context, document)
+                await create_collection.restore_section(self._context, document)
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Resume the coordinators of earlier terms, and then accept new requests.

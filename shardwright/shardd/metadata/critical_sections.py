@@ -13,7 +13,8 @@ its recipient          collection nothing                        once it is comp
 ``movePrimary``        database   index creations, writes        during the commit    the coordinator's document
 resharding             collection writes, without a limit        after the copy       the operation's documents
 blocks, sharded rename collection writes, transactions longer    at once              their documents
-create, other rename   collection writes                         at once              nothing: the change is undone
+create                 collection writes                         at once              the coordinator's document
+other rename           collection writes                         at once              nothing: mongod renames or not
 drops                  both       nothing: they end the writes   at once              nothing: the drop is repeated
 ====================== ========== ============================== ==================== ================================
 

@@ -248,6 +248,7 @@ def test_a_document_of_an_unknown_kind_is_logged_and_skipped(
     shard = FakeShard(unknown, LEFT_BEHIND)
 
     async def work(service: CoordinatorService) -> None:
+        await service.restore_sections(1)
         await service.run(Rehearsed, Namespace("d", "c"), {}, received=VERSION)
 
     in_term(shard, work)

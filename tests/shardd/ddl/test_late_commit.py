@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
@@ -122,7 +122,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | CommandError, float]:
-    """Shard the collection; return the reply or the error, and its time."""
+    """Shard the collection; return the reply or the error, and its time. Meanwhile, nothing reads the collection."""
     ends: list[tuple[dict[str, Any] | CommandError, float]] = []
 
     async def work(changes: CoordinatorService) -> None:
@@ -130,6 +130,10 @@ def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | Comman
             nursery.start_soon(end_run, changes)
             await shard.is_sent.wait()
             nursery.start_soon(shard.execute_late)
+            section = shard.namespace("d.c").critical_section
+            assert section is not None
+            await section.wait_released()
+            assert ends or shard.sharded_at is not None
 
     async def end_run(changes: CoordinatorService) -> None:
         end: dict[str, Any] | CommandError
@@ -141,6 +145,7 @@ def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | Comman
 
     in_term(shard, work)
     assert shard.documents == []
+    assert shard.namespace("d.c").critical_section is None
     return ends[0]
 
 
@@ -166,6 +171,11 @@ def test_a_new_primary_awaits_the_outcome_of_the_commit() -> None:
     shard = FakeShardAndConfig({"_id": identity, "phase": COMMIT, "session": session, **ARGUMENTS})
     shard.late.append(session)
     shard.is_sent.set()
+    restoring = CoordinatorService(cast("Any", shard), cast("Any", None))
+    trio.run(restoring.restore_sections, 1)
+    section = shard.namespace("d.c").critical_section
+    assert section is not None
+    assert section.blocks_reads
     end, time = shard_collection(shard)
     assert isinstance(end, dict)
     assert shard.sharded_at is not None
