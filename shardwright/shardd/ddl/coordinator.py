@@ -31,6 +31,7 @@ from shardwright.shardd.context.fail_point_names import HANG_IN_DDL_COORDINATOR
 from shardwright.shardd.context.shard_context import ShardContext, send_to_shards
 from shardwright.shardd.ddl.database_copy import DatabaseMoves
 from shardwright.shardd.local_mongod.local_collections import MAJORITY, ConfigCollection, name_of
+from shardwright.shardd.metadata.critical_sections import SectionDriver
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutingTable
@@ -208,6 +209,14 @@ class Coordinator(ABC):
         """Interrupt the change, which may take a while. Called only if it has an `opid`."""
         if self.phase is None:
             self.beginning.cancel()
+
+    @property
+    def persisted_section(self) -> SectionDriver[Any] | None:
+        """The critical section that a new primary enters again before it admits operations; None without one.
+
+        The change may have been committed in this section.
+        """
+        return None
 
     @abstractmethod
     async def run(self) -> dict[str, Any]:

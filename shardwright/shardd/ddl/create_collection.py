@@ -19,7 +19,7 @@ from bson.objectid import ObjectId
 
 from shardwright.daemon.sidecar.mongod import LocalMongod
 from shardwright.shardd.context.shard_context import ShardContext, log_change, send_to_shards
-from shardwright.shardd.ddl.coordinator import Coordinator, LocalMigrations, check_expected_uuid
+from shardwright.shardd.ddl.coordinator import Coordinator, check_expected_uuid
 from shardwright.shardd.local_mongod import local_collections
 from shardwright.shardd.local_mongod.local_collections import LocalCollection
 from shardwright.shardd.local_mongod.shard_key_index import ensure_shard_key_index
@@ -122,22 +122,6 @@ class Prepared:
         return self.local.uuid
 
 
-def section_of(context: ShardContext, namespace: str) -> ExclusiveSection:
-    """Return the critical section in which operations on a collection wait while it is being sharded."""
-    return ExclusiveSection(context.namespace(namespace), {"command": "createCollection", "ns": namespace})
-
-
-async def restore_section(context: ShardContext, document: Mapping[str, Any]) -> None:
-    """Enter the critical section again at the beginning of a term, if the commit may have been sent.
-
-    Args:
-        document: the document of a coordinator of any kind.
-    """
-    identity = document["_id"]
-    if identity.get("operationType") == CreateCollection.operation_type and document.get("phase") == COMMIT:
-        await section_of(context, identity["namespace"]).restore()
-
-
 class CreateCollection(Coordinator):
     """Shards a collection.
 
@@ -147,18 +131,10 @@ class CreateCollection(Coordinator):
 
     operation_type: ClassVar[str] = "createCollection_V2"
 
-    def __init__(
-        self,
-        context: ShardContext,
-        migrations: LocalMigrations,
-        namespace: Namespace,
-        arguments: Mapping[str, Any],
-        phase: str | None = None,
-        *,
-        may_bypass: bool = False,
-    ) -> None:
-        super().__init__(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)
-        self._section = section_of(context, str(namespace))
+    @property
+    def persisted_section(self) -> ExclusiveSection | None:
+        """The section in which the commit is sent."""
+        return self._section if self.phase == COMMIT else None
 
     async def run(self) -> dict[str, Any]:
         """Shard the collection.
@@ -174,10 +150,11 @@ class CreateCollection(Coordinator):
         try:
             return await self._run()
         except BaseException:
-            if self._section.section is not None:
-                self._section.state.forget()
+            section = self._section
+            if section.section is not None:
+                section.state.forget()
                 if not self.must_finish:
-                    self._section.leave()
+                    section.leave()
             raise
 
     async def _run(self) -> dict[str, Any]:
@@ -198,6 +175,12 @@ class CreateCollection(Coordinator):
                 self._section.leave()
                 await self._log_end(table)
         return {"collectionUUID": Binary.from_uuid(table.collection.uuid), "collectionVersion": _version(table)}
+
+    @property
+    def _section(self) -> ExclusiveSection:
+        """The critical section in which operations on the collection wait while it is being sharded."""
+        namespace = str(self.namespace)
+        return ExclusiveSection(self.context.namespace(namespace), {"command": "createCollection", "ns": namespace})
 
     @property
     def _unique(self) -> bool:

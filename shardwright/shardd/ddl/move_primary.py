@@ -75,6 +75,11 @@ class MovePrimary(Coordinator):
         super().__init__(context, migrations, namespace, arguments, phase, may_bypass=may_bypass)
         self._section = move_section(context, namespace.db, self.id)
 
+    @property
+    def persisted_section(self) -> SectionDriver[DatabaseState] | None:
+        """The section in which the commit is sent."""
+        return self._section if self.phase == COMMIT else None
+
     async def may_serve(self, requested: Mapping[str, Any]) -> bool:
         """Whether the database has not been recreated on this shard since the move was committed."""
         if self.phase != CLEAN:
@@ -245,18 +250,6 @@ class MovePrimary(Coordinator):
 
     def _recipient(self) -> DatabaseRecipient:
         return DatabaseRecipient(self.context, self.namespace.db, self._to, _uuid(self.arguments["moveId"]))
-
-
-async def restore_section(context: ShardContext, document: Mapping[str, Any]) -> None:
-    """Enter a move's critical section again at the beginning of a term, if the commit may have been sent.
-
-    Args:
-        document: the document of a coordinator of any kind.
-    """
-    identity = document["_id"]
-    if identity.get("operationType") == MovePrimary.operation_type and document.get("phase") == COMMIT:
-        db, _, _ = identity["namespace"].partition(".")
-        await move_section(context, db, identity).restore()
 
 
 def move_section(

@@ -17,7 +17,6 @@ import trio
 from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.sidecar.user_write_block import BYPASS, UserWriteBlock
 from shardwright.shardd.context.shard_context import ShardContext
-from shardwright.shardd.ddl import create_collection, move_primary
 from shardwright.shardd.ddl.coordinator import (
     BEGIN,
     Coordinator,
@@ -80,11 +79,7 @@ def recovered_coordinator(
     identity, phase = document["_id"], document.get("phase")
     kind = COORDINATORS.get(str(identity.get("operationType"))) if isinstance(identity, Mapping) else None
     if kind is None or not is_string(identity.get("namespace")) or not is_string(phase):
-        logger.error("Cannot resume a DDL operation of an unknown kind", document=str(document))
         return None
-    logger.info(
-        "Resuming a DDL operation", namespace=identity["namespace"], operation=identity["operationType"], phase=phase
-    )
     arguments = {name: value for name, value in document.items() if name not in _NOT_ARGUMENTS}
     may_bypass = bool(document.get("forwardableOpMetadata", {}).get(BYPASS))
     namespace = Namespace.parse(identity["namespace"])
@@ -283,9 +278,10 @@ class CoordinatorService:
     async def restore_sections(self, term: int) -> None:
         """Block operations on what a coordinator may have committed, before any are admitted in a term."""
         for document in await coordinator_documents(self._context).all():
-            if isinstance(document["_id"], Mapping):  # otherwise its kind is unknown
-                await move_primary.restore_section(self._context, document)
-                await create_collection.restore_section(self._context, document)
+            coordinator = recovered_coordinator(self._context, self._migrations, document)
+            section = None if coordinator is None else coordinator.persisted_section
+            if section is not None:
+                await section.restore()
 
     async def begin_term(self, term: int, nursery: trio.Nursery) -> None:
         """Resume the coordinators of earlier terms, and then accept new requests.
@@ -295,8 +291,11 @@ class CoordinatorService:
         """
         for document in await coordinator_documents(self._context).all():
             coordinator = recovered_coordinator(self._context, self._migrations, document)
-            if coordinator is not None:
-                self._start(coordinator, nursery)
+            if coordinator is None:
+                logger.error("Cannot resume a DDL operation of an unknown kind", document=str(document))
+                continue
+            _logger_of(coordinator).info("Resuming a DDL operation", phase=coordinator.phase)
+            self._start(coordinator, nursery)
         self._nursery = nursery
 
     def end_term(self) -> None:
