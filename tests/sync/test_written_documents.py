@@ -184,7 +184,7 @@ class Deletions:
 
 
 def resuming(*, deletions: int, is_lost: bool = False) -> tuple[Verifier, Deletions]:
-    """The verification of a process that continues after that of another one, and the changes since it."""
+    """The verification of a process that continues an earlier one, and the changes since then."""
     stream = Deletions(deletions)
 
     async def watch(**_: object) -> Deletions:

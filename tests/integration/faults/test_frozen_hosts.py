@@ -298,8 +298,8 @@ def test_sessions_are_killed_on_all_members_or_it_is_said_where_not(place: Place
     secondaries = place.client.away.get_collection("things", read_preference=ReadPreference.SECONDARY)
     with place.client.start_session() as session, cluster.running.direct("router.1") as killer:
         meant = [session.session_id] if command == "killSessions" else []
-        nobody = {"killSessions": [{"id": Binary.from_uuid(uuid4())}]}
-        eventually(lambda: killer.admin.command(nobody, check=False)["ok"], what="the router reaches all members again")
+        other = {"killSessions": [{"id": Binary.from_uuid(uuid4())}]}
+        eventually(lambda: killer.admin.command(other, check=False)["ok"], what="the router reaches all members again")
         cursor = secondaries.find(batch_size=2, session=session)
         assert next(cursor)
         killer.admin.command({command: meant})

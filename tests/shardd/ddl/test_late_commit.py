@@ -122,7 +122,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | CommandError, float]:
-    """Shard the collection; return the reply or the error, and its time. Meanwhile, nothing reads the collection."""
+    """Shard the collection; return the reply or the error, and its time. Check that operations wait until then."""
     ends: list[tuple[dict[str, Any] | CommandError, float]] = []
 
     async def work(changes: CoordinatorService) -> None:

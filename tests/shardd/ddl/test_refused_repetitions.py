@@ -213,7 +213,7 @@ def test_a_refusal_stays_final_if_migrations_cannot_be_allowed_at_once(cluster: 
     assert run(cluster) is INVALID
 
 
-def test_a_change_of_an_index_that_is_dropped_meanwhile_ends(cluster: FakeCluster) -> None:
+def test_a_change_of_an_index_ends_if_the_index_is_dropped(cluster: FakeCluster) -> None:
     cluster.outcomes = {(CHANGE, "c"): [LOST]}
     cluster.always = {(CHANGE, each): DROPPED for each in SHARDS}
     cluster.outcomes |= {(CHANGE, each): [None] for each in ("this", "b")}
