@@ -19,6 +19,7 @@ from typing import Any, Final
 from bson.timestamp import Timestamp
 
 from shardwright.sync.changes import Change, Delta, Mark, Value, id_of
+from shardwright.sync.checkpoint import NO_TIME
 from shardwright.wire import rawbson
 
 Item = Change | Mark
@@ -119,7 +120,7 @@ class Moments:
         self._candidates: list[Moment] = []
         self._begun: dict[bytes, Timestamp] = {}
         self._is_present = False
-        self._settled = Timestamp(0, 0)
+        self._settled = NO_TIME
         self._doubtful: Moment | None = None
 
     @property
@@ -168,12 +169,15 @@ class Moments:
         self._candidates = [(source, target) if each[0] == source else each for each in self._candidates]
 
 
-def cut(buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool) -> Batch | None:
+def cut(
+    buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool, last_change: Timestamp = NO_TIME
+) -> Batch | None:
     """Cut the next batch; None if more has to be read first.
 
     Args:
         closes_at_once: whether a mark with the time of an event rules out further events of that time. With several
             shards behind the stream it does not.
+        last_change: time of the last change of the earlier batches.
     """
     documents = size = buffered = 0
     end: int | None = None
@@ -190,7 +194,7 @@ def cut(buffer: Sequence[Item], limits: Limits, *, closes_at_once: bool) -> Batc
                 break
         following = buffer[position + 1] if position + 1 < len(buffer) else None
         if _is_boundary(item, following, closes_at_once=closes_at_once):
-            end, is_whole = position + 1, closes_at_once or _is_alone(buffer, position)
+            end, is_whole = position + 1, closes_at_once or _is_alone(buffer, position, last_change)
         elif is_ddl or _is_ddl(following):
             end, is_whole = position + 1, False
         if is_ddl:
@@ -214,10 +218,10 @@ def _is_ddl(item: Item | None) -> bool:
     return isinstance(item, Change) and not item.is_of_document
 
 
-def _is_alone(buffer: Sequence[Item], position: int) -> bool:
+def _is_alone(buffer: Sequence[Item], position: int, last_change: Timestamp) -> bool:
     """Whether an item is anything but a mark with the time of the event before it."""
     item = buffer[position]
-    return isinstance(item, Change) or position == 0 or buffer[position - 1].time < item.time
+    return isinstance(item, Change) or (buffer[position - 1].time if position else last_change) < item.time
 
 
 def _is_boundary(item: Item, following: Item | None, *, closes_at_once: bool) -> bool:

@@ -63,6 +63,7 @@ class Follower:
         self._buffered = 0
         self._changed = asyncio.Condition()
         self._last: Mapping[str, Any] | None = None
+        self._last_change = NO_TIME
 
     @property
     def consistent(self) -> Moment | None:
@@ -78,6 +79,8 @@ class Follower:
         Raises:
             PyMongoError: the error is permanent, or there were too many without progress.
         """
+        if "resume_after" in start:
+            self._last_change = token_time(encode(start["resume_after"]))
         place, waits = start, pauses()
         while True:
             try:
@@ -113,9 +116,16 @@ class Follower:
             async with self._changed:
                 batch = None
                 while batch is None:
-                    batch = cut(self._buffer, self._limits, closes_at_once=not self.is_sharded)
+                    batch = cut(
+                        self._buffer,
+                        self._limits,
+                        closes_at_once=not self.is_sharded,
+                        last_change=self._last_change,
+                    )
                     if batch is None:
                         await self._changed.wait()
+                if batch.changes:
+                    self._last_change = batch.changes[-1].time
                 self._buffered -= sum(change.size for change in batch.changes)
                 del self._buffer[: batch.items]
                 self._changed.notify_all()

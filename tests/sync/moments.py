@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final
 
+from bson import decode
 from bson.codec_options import CodecOptions
 from bson.json_util import loads
 from bson.raw_bson import RawBSONDocument
@@ -81,7 +82,20 @@ def check_moment(ends: Ends, progress: Progress, *, reads_source: bool = True) -
         if ends.source.config["collections"].find_one({"_id": f"{DATABASE}.accounts"}) is not None:
             # A snapshot has a transaction on several shards from the time of its commit, which is before its events.
             del state["accounts"], wanted["accounts"]
-        assert state == wanted
+        assert not differences(state, wanted), moment
+
+
+def differences(state: dict[str, list[bytes]], wanted: dict[str, list[bytes]]) -> dict[str, dict[str, list[Any]]]:
+    """The documents that only the target or only the source has, by collection; without the equal collections."""
+    found = {}
+    for name in state:
+        sides = {"target": (state[name], wanted[name]), "source": (wanted[name], state[name])}
+        only = {
+            side: [decode(each) for each in sorted(set(here) - set(there))] for side, (here, there) in sides.items()
+        }
+        if state[name] != wanted[name]:
+            found[name] = only
+    return found
 
 
 def random_moments(process: SyncProcess, seed: int, count: int = MOMENTS) -> Iterator[Progress]:

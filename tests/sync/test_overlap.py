@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.sync.batches import (
@@ -28,6 +28,7 @@ from shardwright.sync.batches import (
     updates,
 )
 from shardwright.sync.changes import Change, Delta, Mark, id_of, parse, token_time
+from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.ranges import OpenPieces, Piece
 from shardwright.wire import rawbson
 from tests.sampling import many
@@ -252,6 +253,33 @@ def test_batches_have_everything_once_and_transactions_whole(
     for batch in batches:
         assert len(batch.changes) == 1 or all(change.is_of_document for change in batch.changes)
         assert len({change.time for change in batch.changes}) <= max(limit, 1)
+
+
+@given(items=ITEMS, limit=st.integers(1, 5))
+@example(items=[("event", True), ("mark", False), ("mark", False)], limit=5)
+def test_a_whole_batch_leaves_out_no_change_and_has_none_too_many(*, items: list[tuple[str, bool]], limit: int) -> None:
+    """The source has several shards. Marks may be repeated between two events of one time, and after the last one."""
+    buffer: list[Change | Mark] = []
+    applied: list[Change] = []
+    moments: list[tuple[Timestamp, int]] = []
+    changes: list[Change] = []
+    time, last = 1, NO_TIME
+    for kind, is_new_time in items:
+        time += is_new_time
+        stamp = Timestamp(time, 5)
+        if kind == "mark":
+            buffer.append(Mark(stamp, b""))
+        else:
+            changes.append(Change("insert" if kind == "event" else "drop", stamp, b"", NS, key_of(1), b"", size=1))
+            buffer.append(changes[-1])
+        while batch := cut(buffer, Limits(limit, 10**6), closes_at_once=False, last_change=last):
+            del buffer[: batch.items]
+            applied += batch.changes
+            last = applied[-1].time if applied else NO_TIME
+            if batch.is_whole:
+                moments.append((batch.time, len(applied)))
+    for moment, count in moments:
+        assert applied[:count] == [each for each in changes if each.time <= moment]
 
 
 def part(transaction: int, seconds: int, number: int = 1) -> Change:
