@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -78,25 +80,40 @@ def running(cluster: RunningCluster, directory: Path, port: int) -> Iterator[Con
 
 
 @pytest.fixture
-def notifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket of a service manager, whose address is in the environment."""
+def notifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleQueue[str]]:
+    """The first lines of the messages to a service manager, whose address is in the environment.
+
+    A socket holds ten messages, and further ones are lost, so a thread receives them at once, as a manager does.
+    """
+    messages: SimpleQueue[str] = SimpleQueue()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(END_SECONDS_MAX)
+
+        def receive() -> None:
+            while message := receiver.recv(4096).decode():
+                messages.put(message.partition("\n")[0])
+
+        thread = Thread(target=receive)
+        thread.start()
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "500000")
-        yield receiver
+        try:
+            yield messages
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"", str(tmp_path / "notify"))
+            thread.join()
 
 
-def received(receiver: socket.socket, wanted: set[str]) -> None:
-    """Receive messages until all of these have arrived."""
+def received(messages: SimpleQueue[str], wanted: set[str]) -> None:
+    """Wait until all of these messages have arrived."""
     missing = set(wanted)
     while missing:
-        missing.discard(receiver.recv(4096).decode().partition("\n")[0])
+        missing.discard(messages.get(timeout=END_SECONDS_MAX))
 
 
 def test_a_router_with_a_file_and_workers(
-    cluster: RunningCluster, tmp_path: Path, notifications: socket.socket
+    cluster: RunningCluster, tmp_path: Path, notifications: SimpleQueue[str]
 ) -> None:
     with PortReservation() as ports:
         port = ports.hold_free()
