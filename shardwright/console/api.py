@@ -102,7 +102,7 @@ async def _operations(call: Call) -> dict[str, Any]:
     return await operations.operations(call.session.reader, call.sampler)
 
 
-def order_of_shapes(call: Call) -> str:
+def _order_of_shapes(call: Call) -> str:
     """Return the parameter by, the order of frequent shapes; raises BadParameter."""
     order = call.given.get("by") or "count"
     if order not in operations.ORDERS:
@@ -110,8 +110,9 @@ def order_of_shapes(call: Call) -> str:
     return order
 
 
-async def _shapes(call: Call) -> dict[str, Any]:
-    return await operations.frequent_shapes(call.session.reader, order_of_shapes(call))
+async def shapes(call: Call) -> dict[str, Any]:
+    """Return the frequent shapes of all collections or of the parameter ns; raises BadParameter."""
+    return await operations.frequent_shapes(call.session.reader, _order_of_shapes(call), call.given.get("ns", ""))
 
 
 async def _current(call: Call) -> dict[str, Any]:
@@ -326,15 +327,16 @@ ENDPOINTS: Final = (
     Endpoint(
         "query-shapes",
         "Frequent operations by shape, as the routers count them ($queryStats), added up over all routers.",
-        _shapes,
+        shapes,
         {
             "order": "the order of the shapes",
+            "ns": "the only collection; empty for all",
             "shapes": "ns, command, shape, hash, counts, milliseconds, shards, documents and bytes of the first ones",
             "shapeCount": "number of shapes",
             "others": "count, millis and evicted of shapes that routers no longer keep apart",
             "refusals": "what the user may not read",
         },
-        {"by?": "count, time or scattered; count without it"},
+        {"by?": "count, time or scattered; count without it", "ns?": "the only collection"},
     ),
     Endpoint(
         "current-operations",

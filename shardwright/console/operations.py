@@ -192,16 +192,22 @@ def _host(address: str | None) -> str:
     return (address or "").rpartition(":")[0] or (address or "")
 
 
-async def frequent_shapes(reader: Reader, order: str) -> dict[str, Any]:
-    """Return the shapes that routers count, added up over all routers, the first ones in one of the `ORDERS`."""
+async def frequent_shapes(reader: Reader, order: str, namespace: str = "") -> dict[str, Any]:
+    """Return the shapes that routers count, added up over all routers, the first ones in one of the `ORDERS`.
+
+    Args:
+        namespace: the only one whose shapes are returned, if given.
+    """
     refusals: list[str] = []
     rows, others = await _counted_shapes(reader, refusals)
     total = sum(row["millis"] for row in rows) + others["millis"]
     for row in rows:
         row["timeShare"] = row["millis"] / total if total else None
+    rows = [row for row in rows if namespace in ("", row["ns"])]
     rows.sort(key=_ORDER_KEYS[order], reverse=True)
     return {
         "order": order,
+        "ns": namespace,
         "shapes": rows[:_SHAPES_MAX],
         "shapeCount": len(rows),
         "others": others,

@@ -18,7 +18,7 @@ from shardwright.console import balancer as balancer_view
 from shardwright.console import collections as collections_view
 from shardwright.console import drawing, explaining, operations, overview, security
 from shardwright.console.actions import ACTIONS, Action, ActionFault, perform
-from shardwright.console.api import ENDPOINTS, chunks, heat, order_of_shapes
+from shardwright.console.api import ENDPOINTS, chunks, heat, shapes
 from shardwright.console.drawing import MODES
 from shardwright.console.dry_runs import dry_run
 from shardwright.console.heat_map import MEASURES, WINDOWS
@@ -289,7 +289,7 @@ async def _heat(call: Call, renderer: Renderer) -> Response:
 async def _operations(call: Call, renderer: Renderer) -> Response:
     reader, rights = call.session.reader, await call.session.rights()
     found = await operations.operations(reader, call.sampler)
-    frequent = await operations.frequent_shapes(reader, order_of_shapes(call))
+    frequent = await shapes(call)
     found["refusals"] += [each for each in frequent["refusals"] if each not in found["refusals"]]
     current = await maybe(
         operations.current_operations(reader, rights, own=bool(call.number("own"))),

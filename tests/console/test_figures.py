@@ -98,8 +98,9 @@ def test_operations_by_shape(browser: Browser, client: Client) -> None:
         list(client.shop.orders.aggregate([{"$match": {"total": {"$lt": number}}}]))
 
     def shapes(order: str) -> dict[str, Any]:
-        found = browser.api("query-shapes", by=order)["shapes"]
-        return {str(each["shape"].get("filter")): each for each in found if each["ns"] == NAMESPACE}
+        found = browser.api("query-shapes", by=order, ns=NAMESPACE)["shapes"]
+        assert {each["ns"] for each in found} <= {NAMESPACE}
+        return {str(each["shape"].get("filter")): each for each in found}
 
     targeted, scattered = "{'customer': '?', 'counted': '?'}", "{'total': {'$gt': '?'}}"
     found = until(lambda: shapes("count") if {targeted, scattered} <= shapes("count").keys() else None)
@@ -114,7 +115,7 @@ def test_operations_by_shape(browser: Browser, client: Client) -> None:
     assert shares == sorted(shares, key=lambda each: -(each or 0))
     counts = [each["count"] for each in browser.api("query-shapes")["shapes"]]
     assert counts == sorted(counts, reverse=True)
-    page = browser.get("/operations", by="scattered").text
+    page = browser.get("/operations", by="scattered", ns=NAMESPACE).text
     routes = [link for link in Tags(page).addresses("href") if link.startswith("/why?") and "total" in link]
     for command in ("find", "aggregate"):
         explained = browser.get(next(link for link in routes if command in link)).text
