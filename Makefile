@@ -111,11 +111,12 @@ pymongo-suite: setup $(SPECIFICATIONS_READY)
 	$(BIN)/python -m tests.pymongo_suite $(FILES) $(if $(TESTS),--tests "$(TESTS)")
 
 # MongoDB's own suites, from a checkout of its repository. A later run continues the report of an earlier one:
-# make jstests CHECKOUT=DIR [SUITES=core,sharding] [FILES="sharding/a.js"] [JOBS=2] [MINUTES=20] [COMPAT=4.4]
-#     [AGAINST=EARLIER_REPORT] [FRESH=1]
+# make jstests CHECKOUT=DIR [SUITES=core,sharding] [FILES="sharding/a.js"] [DEFINITION=sharding_jscore_passthrough]
+#     [JOBS=2] [MINUTES=20] [COMPAT=4.4] [AGAINST=EARLIER_REPORT] [FRESH=1]
 jstests: setup
 	$(BIN)/python -m tests.jstests_upstream "$(CHECKOUT)" $(if $(SUITES),--suites "$(SUITES)") \
-	    $(if $(FILES),--files $(FILES)) $(if $(JOBS),--jobs "$(JOBS)") $(if $(MINUTES),--minutes "$(MINUTES)") \
+	    $(if $(FILES),--files $(FILES)) $(if $(DEFINITION),--definition "$(DEFINITION)") \
+	    $(if $(JOBS),--jobs "$(JOBS)") $(if $(MINUTES),--minutes "$(MINUTES)") \
 	    $(if $(COMPAT),--compat "$(COMPAT)") $(if $(AGAINST),--against "$(AGAINST)") $(if $(FRESH),--fresh)
 
 bench: setup

@@ -1,9 +1,10 @@
 """Runs MongoDB's own suites from a checkout and prints the results by folder.
 
-``python -m tests.jstests_upstream CHECKOUT [--suites core,sharding] [--files FILE…] [--jobs N] [--minutes M]``
+``python -m tests.jstests_upstream CHECKOUT [--suites core,sharding] [--files FILE…] [--definition NAME] [--jobs N]``
 
 A run continues the report of an earlier one, without the files that it has. Exit status 1 if a file does not pass that
-``expected.md`` does not list, or if it lists one that passes.
+``expected.md`` does not list, or if it lists one that passes. With a definition of MongoDB's, ``expected/NAME.md`` has
+those that differ from ``expected.md``.
 """
 
 import argparse
@@ -19,13 +20,14 @@ from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.processes import signals_interrupt
 from shardwright.mongosh_compat.jstests.command import outcome_text
 from shardwright.mongosh_compat.jstests.run import COMPATIBLE_VERSIONS, RunOptions, run_suites
-from shardwright.mongosh_compat.jstests.suite import Outcome, Result, Suite, find_suites
+from shardwright.mongosh_compat.jstests.suite import Outcome, Result, Suite
 from shardwright.mongosh_compat.runner import find_mongosh
-from tests.jstests_upstream.expected import Verdict, read_expected
+from tests.jstests_upstream.definition import of_folders, read_definition
+from tests.jstests_upstream.expected import Verdict, expectations
 from tests.jstests_upstream.results import FileResult, append, changes, read_report
 from tests.source_distributions import ROOT
 
-_REPORT: Final = ROOT / "build" / "jstests_upstream" / "results.jsonl"
+_REPORTS: Final = ROOT / "build" / "jstests_upstream"
 _SUITES: Final = "core,aggregation,sharding,change_streams"
 _LAUNCHER: Final = (sys.executable, "-m", "shardwright.deploy.cli")
 _SECONDS_MAX: Final = 300.0
@@ -34,9 +36,14 @@ _SECONDS_MAX: Final = 300.0
 def main() -> int:
     """Run the files that the command line names and the report lacks."""
     options = _options()
+    options.report = options.report or _REPORTS / f"{options.definition or 'results'}.jsonl"
     if options.fresh:
         options.report.unlink(missing_ok=True)
-    chosen = chosen_suites(options.checkout / "jstests", options.suites.split(","), options.files)
+    if options.definition is None:
+        definition = of_folders(options.checkout, options.files or options.suites.split(","))
+    else:
+        definition = read_definition(options.checkout, options.definition)
+    chosen = definition.suites
     done = read_report(options.report)
     waiting = [suite for suite in chosen if suite.name not in done]
     if options.minutes is not None:
@@ -48,31 +55,20 @@ def main() -> int:
         print(outcome_text(outcome) if outcome.result is Result.FAIL else _short(outcome), flush=True)
 
     wanted = RunOptions(
-        *(_LAUNCHER, find_mongosh(), find_mongod(), options.jobs, options.timeout, options.seed), compat=options.compat
+        *(_LAUNCHER, find_mongosh(), find_mongod(), options.jobs, options.timeout, options.seed),
+        compat=options.compat,
+        code=definition.code,
+        shards=definition.shards,
     )
     with signals_interrupt():  # the clusters end with the run
         run_suites(_until(options.minutes, waiting), wanted, report)
     found = read_report(options.report)
-    verdict = Verdict({suite.name: found[suite.name] for suite in chosen if suite.name in found}, read_expected())
+    report_of_chosen = {suite.name: found[suite.name] for suite in chosen if suite.name in found}
+    verdict = Verdict(report_of_chosen, *expectations(options.definition))
     print(verdict.text())
     if options.against is not None:
         print("\n".join(["compared with the earlier report:", *changes(read_report(options.against), found)]))
     return int(bool(verdict.unexpected or verdict.outdated))
-
-
-def chosen_suites(root: Path, folders: Sequence[str], files: Sequence[str]) -> list[Suite]:
-    """The files to run, named by their paths below ``jstests``.
-
-    Args:
-        root: the folder ``jstests`` of the checkout.
-        folders: folders below it.
-        files: files or folders below it to run in their place, if any.
-
-    Raises:
-        FileNotFoundError: one of them does not exist.
-    """
-    found = find_suites([root / each for each in files or folders])
-    return [replace(suite, name=Path(suite.name).relative_to(root).as_posix()) for suite in found]
 
 
 def _options() -> argparse.Namespace:
@@ -80,12 +76,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("checkout", type=Path, help="a checkout of MongoDB's repository")
     parser.add_argument("--suites", default=_SUITES, help=f"folders below jstests (default: {_SUITES})")
     parser.add_argument("--files", nargs="*", default=[], metavar="FILE", help="files below jstests in their place")
+    parser.add_argument("--definition", metavar="NAME", help="MongoDB's definition of a suite, in their place")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="run N files at a time (default: 2)")
     parser.add_argument("--timeout", type=float, default=_SECONDS_MAX, metavar="SECONDS", help="for each file")
     parser.add_argument("--minutes", type=float, help="start files in a random order for so long")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**31), help="of that order and of Random")
     parser.add_argument("--compat", choices=COMPATIBLE_VERSIONS, help="the version that the suites are of, before 6.0")
-    parser.add_argument("--report", type=Path, default=_REPORT, metavar="FILE", help="the report to continue")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="the report to continue")
     parser.add_argument("--fresh", action="store_true", help="begin the report again")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with an earlier report")
     return parser.parse_args()

@@ -40,12 +40,33 @@ def read_expected(path: Path = EXPECTED) -> dict[str, Result]:
     return expected
 
 
+def expectations(definition: str | None, directory: Path = EXPECTED.parent) -> tuple[Expectations, Expectations]:
+    """The expected results of all files, and the part of them that a run must confirm.
+
+    A definition's own list adds to the list of all files, or overrides it. Files of the latter may pass with it.
+
+    Args:
+        definition: the name of MongoDB's definition of a suite; None for files without a preparation.
+        directory: has ``expected.md``, and ``expected/DEFINITION.md``.
+    """
+    everywhere = read_expected(directory / EXPECTED.name)
+    own = directory / EXPECTED.stem / f"{definition}.md"
+    confirmed = everywhere if definition is None else read_expected(own) if own.exists() else {}
+    return {**everywhere, **confirmed}, confirmed
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The difference between a report and the expectations."""
+    """The difference between a report and the expectations.
+
+    Attributes:
+        expected: the results of all files that may not pass.
+        confirmed: those of them that have the expected result in this report, if they are in it.
+    """
 
     report: Report
     expected: Expectations
+    confirmed: Expectations
 
     @property
     def unexpected(self) -> list[str]:
@@ -59,7 +80,8 @@ class Verdict:
     @property
     def outdated(self) -> list[str]:
         """The files that pass though they have a row."""
-        return sorted(file for file in self.expected if file in self.report and self.report[file].result is Result.PASS)
+        passed = {file for file, one in self.report.items() if one.result is Result.PASS}
+        return sorted(passed & self.confirmed.keys())
 
     def text(self) -> str:
         """A line for each folder and one for all files, followed by the files that differ."""

@@ -11,7 +11,8 @@ import pytest
 from shardwright.deploy.processes import ProcessIdentity
 from shardwright.mongosh_compat.jstests.suite import Result
 from tests.integration.waiting import eventually
-from tests.jstests_upstream.expected import Verdict, read_expected
+from tests.jstests_upstream.definition import read_definition
+from tests.jstests_upstream.expected import EXPECTED, Verdict, expectations, read_expected
 from tests.jstests_upstream.results import FileResult, append, changes, read_report
 from tests.source_distributions import ROOT
 
@@ -29,8 +30,12 @@ FILES: Final = {
 }
 
 
-def test_every_row_names_one_file_and_a_reason() -> None:
-    for file in read_expected():
+LISTS: Final = [EXPECTED, *sorted((EXPECTED.parent / EXPECTED.stem).glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_row_names_one_file_and_a_reason(path: Path) -> None:
+    for file in read_expected(path):
         assert not re.search(r"[*?\[]", file)
 
 
@@ -53,7 +58,9 @@ def test_a_file_with_two_rows(tmp_path: Path) -> None:
 
 def test_verdict_of_a_report() -> None:
     report = {each.file: each for each in (PASSED, FAILED, SKIPPED)}
-    verdict = Verdict(report, {PASSED.file: Result.FAIL, FAILED.file: Result.SKIP, SKIPPED.file: Result.SKIP})
+    expected = {PASSED.file: Result.FAIL, FAILED.file: Result.SKIP, SKIPPED.file: Result.SKIP}
+    assert Verdict(report, expected, {}).outdated == []
+    verdict = Verdict(report, expected, expected)
     assert (verdict.unexpected, verdict.outdated) == ([FAILED.file], [PASSED.file])
     assert [" ".join(line.split()) for line in verdict.text().splitlines()] == [
         "folder passed failed skipped unexpected",
@@ -63,6 +70,49 @@ def test_verdict_of_a_report() -> None:
         "UNEXPECTED FAIL: sharding/b.js:7: [1] and [2] are not equal",
         "PASSES THOUGH LISTED: sharding/a.js",
     ]
+
+
+def test_the_list_of_a_definition_overrides_the_list_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "expected").mkdir()
+    (tmp_path / "expected.md").write_text("| `core/a.js` | fail | why |\n| `core/b.js` | fail | why |\n")
+    (tmp_path / "expected" / "own.md").write_text("| `core/b.js` | skip | why |\n")
+    everywhere = {"core/a.js": Result.FAIL, "core/b.js": Result.FAIL}
+    assert expectations(None, tmp_path) == (everywhere, everywhere)
+    assert expectations("other", tmp_path) == (everywhere, {})
+    own = {"core/b.js": Result.SKIP}
+    assert expectations("own", tmp_path) == ({**everywhere, **own}, own)
+
+
+DEFINITION: Final = """
+selector:
+  roots: [jstests/core/**/*.js]
+  exclude_files: [jstests/core/capped*.js]
+  exclude_with_any_tags: [assumes_unsharded_collection]
+executor:
+  config:
+    shell_options:
+      global_vars: {TestData: {level: null}}
+      eval: load("jstests/libs/override.js")
+  fixture: {num_shards: 1}
+"""
+
+
+def test_the_definition_of_a_suite(tmp_path: Path) -> None:
+    for name, text in {
+        "jstests/core/a.js": f"{NO_CLUSTER}assert.eq([null, 1], [TestData.level, overridden]);",
+        "jstests/core/views/b.js": f"{NO_CLUSTER}assert(false);",
+        "jstests/core/capped1.js": "assert(false);",
+        "jstests/core/tagged.js": "/* @tags: [assumes_unsharded_collection] */ assert(false);",
+        "jstests/libs/override.js": "const overridden = 1;",
+        "buildscripts/resmokeconfig/suites/own.yml": DEFINITION,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    definition = read_definition(tmp_path, "own")
+    assert ([each.name for each in definition.suites], definition.shards) == (["core/a.js", "core/views/b.js"], 1)
+    ended = _run(tmp_path, "--definition", "own", "--report", str(tmp_path / "report.jsonl"))
+    results = set(re.findall(r"^(?:pass|fail)  core[\w/]*\.js", ended.stdout, re.MULTILINE))
+    assert results == {"pass  core/a.js", "fail  core/views/b.js"}, ended.stdout + ended.stderr
 
 
 def test_reports_are_continued_and_compared(tmp_path: Path) -> None:

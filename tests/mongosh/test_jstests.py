@@ -46,8 +46,10 @@ assert.eq(["commands", true], [db.getMongo().writeMode(), db.getMongo().useReadC
 """A suite that queries the catalog, requests the opcodes in use, and expects events as suites of 4.4 do."""
 
 
-def run(path: Path, uri: str | None = None, compat: str | None = None) -> Outcome:
-    options = RunOptions(LAUNCHER, find_mongosh(), find_mongod(), timeout=SECONDS_MAX, uri=uri, compat=compat)
+def run(path: Path, uri: str | None = None, compat: str | None = None, code: str = "") -> Outcome:
+    options = RunOptions(
+        LAUNCHER, find_mongosh(), find_mongod(), timeout=SECONDS_MAX, uri=uri, compat=compat, code=code
+    )
     (outcome,) = run_suites(find_suites([path]), options, lambda outcome: None)
     return outcome
 
@@ -70,6 +72,17 @@ def test_every_suite_is_run_by_one_of_these() -> None:
     suites = find_suites([SUITES])
     assert len(suites) == len(names("core", "sharded", "sharding")) >= 40
     assert [suite.name for suite in suites if suite.has_own_deployment != ("sharding" in suite.path.parts)] == []
+
+
+def test_code_before_the_suite(cluster: RunningCluster, tmp_path: Path) -> None:
+    (tmp_path / "libs").mkdir()
+    (tmp_path / "libs" / "override.js").write_text("DB.prototype.getName = () => 'overridden';")
+    suite = tmp_path / "suite.js"
+    suite.write_text("assert.eq(['overridden', 1], [db.getName(), given]);")
+    code = "var given = TestData.given = 1; load('libs/override.js');"
+    outcome = run(suite, cluster.client_uri(), code=code)
+    assert outcome.result is Result.PASS, outcome_text(outcome)
+    assert run(suite, cluster.client_uri()).result is Result.FAIL
 
 
 def test_queries_of_chunks_as_in_earlier_versions(cluster: RunningCluster, tmp_path: Path) -> None:

@@ -98,6 +98,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--exclude-tag", dest="excluded", action="append", default=[], metavar="TAG", help="skip suites with this tag"
     )
     parser.add_argument(
+        "--eval", dest="code", default="", metavar="CODE", help="evaluate this before each suite, such as load(…)"
+    )
+    parser.add_argument(
+        "--shards", type=_count, default=2, metavar="N", help="shards of the cluster of suites with db (default: 2)"
+    )
+    parser.add_argument(
         "--compat", choices=COMPATIBLE_VERSIONS, help="the version of MongoDB that the suites were written for"
     )
 
@@ -116,6 +122,8 @@ def run_command(options: argparse.Namespace, launcher: Sequence[str], mongod: st
         *(launcher, find_mongosh(), mongod, options.jobs, options.timeout, seed, options.uri),
         excluded=frozenset(options.excluded),
         compat=options.compat,
+        code=options.code,
+        shards=options.shards,
     )
     outcomes = run_suites(suites, wanted, _print)
     if options.junit is not None:

@@ -162,21 +162,40 @@ class Launcher:
 
 
 @dataclass(frozen=True)
-class SuiteRunner:
-    """Runner of suites.
+class RunOptions:
+    """Options of a run.
 
     Attributes:
+        mongod: the path of mongod, for suites that start one alone.
+        jobs: the number of suites that run at a time.
         timeout: seconds for each suite.
         seed: the seed of ``Random``, for suites that request the run's seed.
-        compat: the version before 6.0 whose catalog suites query, if any.
+        uri: a deployment that replaces the shared clusters.
+        excluded: tags of suites to skip.
+        compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
+        code: what the shell evaluates before each suite, at its top level.
+        shards: the number of shards of the shared clusters.
     """
 
+    launcher: Sequence[str]
     mongosh: str
     mongod: str
+    jobs: int = 1
+    timeout: float = 600.0
+    seed: int = 0
+    uri: str | None = None
+    excluded: frozenset[str] = frozenset()
+    compat: str | None = None
+    code: str = ""
+    shards: int = 2
+
+
+@dataclass(frozen=True)
+class SuiteRunner:
+    """Runner of suites."""
+
     launcher: Launcher
-    timeout: float
-    seed: int
-    compat: str | None
+    options: RunOptions
 
     def run(self, suite: Suite, directory: Path, uri: str | None) -> Outcome:
         """Run a suite, and end everything that it started.
@@ -192,11 +211,12 @@ class SuiteRunner:
             "directory": str(directory),
             "outcome": str(directory / "outcome.json"),
             "launcher": list(self.launcher.command),
-            "mongosh": self.mongosh,
-            "mongod": self.mongod,
+            "mongosh": self.options.mongosh,
+            "mongod": self.options.mongod,
             "uri": uri,
-            "seed": self.seed,
-            "compat": self.compat,
+            "seed": self.options.seed,
+            "compat": self.options.compat,
+            "code": self.options.code,
         }
         try:
             ended = self._run_mongosh(settings, directory, log)
@@ -207,13 +227,13 @@ class SuiteRunner:
 
     def _run_mongosh(self, settings: Mapping[str, object], directory: Path, log: Path) -> dict[str, Any]:
         """Run mongosh; returns the suite's report of its end."""
-        command = [self.mongosh, "--nodb", "--quiet", "--norc", "--eval", f"require({json.dumps(str(_MAIN))})"]
+        command = [self.options.mongosh, "--nodb", "--quiet", "--norc", "--eval", f"require({json.dumps(str(_MAIN))})"]
         environment = {**os.environ, "HOME": str(directory), "NO_COLOR": "1", _SETTINGS: json.dumps(settings)}
         with log.open("wb") as output:
             try:
-                status = self.launcher.groups.run(command, output, self.timeout, environment)
+                status = self.launcher.groups.run(command, output, self.options.timeout, environment)
             except subprocess.TimeoutExpired:
-                return {"result": "fail", "message": f"the suite did not end within {self.timeout:.0f} s"}
+                return {"result": "fail", "message": f"the suite did not end within {self.options.timeout:.0f} s"}
         try:
             ended: dict[str, Any] = json.loads((directory / "outcome.json").read_text())
         except FileNotFoundError:
@@ -239,10 +259,11 @@ class Lane:
     A deployment at a given URI replaces the cluster. Its databases are the user's and are not dropped.
     """
 
-    def __init__(self, directory: Path, launcher: Launcher, uri: str | None = None) -> None:
+    def __init__(self, directory: Path, launcher: Launcher, uri: str | None = None, shards: int = 2) -> None:
         self._directory = directory
         self._launcher = launcher
         self._given = uri
+        self._shards = shards
         self._uri: str | None = None
 
     def uri(self) -> str:
@@ -255,7 +276,7 @@ class Lane:
         if self._given is not None:
             return self._given
         if self._uri is None:
-            self._uri = str(self._launcher.up(self._directory, *_OPTIONS)["uri"])
+            self._uri = str(self._launcher.up(self._directory, *_OPTIONS, "--shards", str(self._shards))["uri"])
         self._empty(self._uri)
         return self._uri
 
@@ -271,30 +292,6 @@ class Lane:
                     client.drop_database(name)
             # As in MongoDB's fixtures, because a router does not fully check operations on a missing database.
             client.admin.command("enableSharding", _DATABASE)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of a run.
-
-    Attributes:
-        mongod: the path of mongod, for suites that start one alone.
-        jobs: the number of suites that run at a time.
-        timeout: seconds for each suite.
-        seed: the seed for suites that request it.
-        uri: a deployment that replaces the shared clusters.
-        compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
-    """
-
-    launcher: Sequence[str]
-    mongosh: str
-    mongod: str
-    jobs: int = 1
-    timeout: float = 600.0
-    seed: int = 0
-    uri: str | None = None
-    excluded: frozenset[str] = frozenset()
-    compat: str | None = None
 
 
 def run_suites(suites: Iterable[Suite], options: RunOptions, report: Callable[[Outcome], None]) -> list[Outcome]:
@@ -313,9 +310,7 @@ class _Run:
         self._report = report
         self._groups = ProcessGroups()
         self._launcher = Launcher(options.launcher, self._groups)
-        self._runner = SuiteRunner(
-            options.mongosh, options.mongod, self._launcher, options.timeout, options.seed, options.compat
-        )
+        self._runner = SuiteRunner(self._launcher, options)
         self._taking = threading.Lock()
         self._reporting = threading.Lock()
         self._outcomes: list[Outcome] = []
@@ -332,7 +327,7 @@ class _Run:
         return self._outcomes
 
     def _run_lane(self, number: int, waiting: Iterator[tuple[int, Suite]]) -> None:
-        lane = Lane(self._root / f"shared{number}", self._launcher, self._options.uri)
+        lane = Lane(self._root / f"shared{number}", self._launcher, self._options.uri, self._options.shards)
         try:
             while (item := self._take(waiting)) is not None:
                 self._run_one(lane, *item)

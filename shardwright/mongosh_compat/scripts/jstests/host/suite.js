@@ -7,6 +7,7 @@ function runSuite(settings) {
   const host = createHost(settings);
   const realm = new Realm(host);
   try {
+    host.evaluate(settings.code, "--eval");
     realm.runFile(settings.file);
     realm.finish();
     return { result: "pass" };
