@@ -5,7 +5,6 @@ and changes without an event are found too. Collections are identified by their 
 collection never affect a later one of the same name.
 """
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from shardwright.sync.changes import Change
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.copying import Copier, planned_ranges
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, is_transient, repeated
+from shardwright.sync.locks import Locks
 from shardwright.sync.placing import match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
     OPTION_DEFAULTS,
@@ -27,10 +27,10 @@ from shardwright.sync.plan import (
     create_command,
     expiry_stops,
     index_at_target,
+    index_changes,
     index_command,
     is_same,
     is_same_but_expiry,
-    is_same_index,
     refusal,
     shape_problems,
     with_both_keys,
@@ -47,6 +47,10 @@ RESHARD: Final = "reshardCollection"
 
 INDEXES_MAX: Final = 500
 """Number of collections whose indexes a repeated comparison reads. Thousands would keep a processor busy."""
+
+BUILDS_MAX: Final = 2
+"""Number of collections that are compared at a time, because that may build their indexes. A server builds the indexes
+of three (``maxNumActiveUserIndexBuilds``), and events of the change stream need one of these."""
 
 _OPTIONS_OF_COLL_MOD: Final = ("validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages")
 
@@ -87,8 +91,9 @@ class Catalog:
         self._replication = replication
         self._source, self._target, self._store, self._writer = source, target, store, writer
         self._of_source, self._of_target = deployments
-        # A comparison must not give a collection an index or an option while an event drops or renames it.
-        self._lock = asyncio.Lock()
+        # A comparison must not give a collection an index or an option while an event drops or renames it. Other
+        # collections do not wait, because an index build may last for hours.
+        self._locks = Locks()
 
     def know(self, collection: Collection) -> None:
         """Follow a collection of the source from now on."""
@@ -214,9 +219,8 @@ class Catalog:
         start = bisect_right(names, self._matched_until)
         rotated = [*names[start:], *names[:start]][:indexes_max]
         self._matched_until = rotated[-1] if rotated else ""
-        for namespace in sorted({*rotated, *(each for each in names if self._matched.get(each) != now[each])}):
-            async with self._lock:
-                await self.match(namespace)
+        chosen = sorted({*rotated, *(each for each in names if self._matched.get(each) != now[each])})
+        await at_once((partial(self._match_alone, each) for each in chosen), BUILDS_MAX)
         self._matched = now
 
     async def stop_expiry(self) -> None:
@@ -245,8 +249,11 @@ class Catalog:
         for namespace in sorted({*self.namespaces.values()}):
             known = self._writer.collections.get(namespace)
             if known is not None and any("expireAfterSeconds" in each for each in known.indexes):
-                async with self._lock:
-                    await self.match(namespace)
+                await self._match_alone(namespace)
+
+    async def _match_alone(self, namespace: str) -> None:
+        async with self._locks.held(namespace):
+            await self.match(namespace)
 
     async def match(self, namespace: str) -> None:
         """Give a collection or view of the target the options, indexes and shard key of the source."""
@@ -284,7 +291,8 @@ class Catalog:
 
     async def apply(self, change: Change, copier: Copier) -> None:
         """Apply a DDL event."""
-        async with self._lock:
+        known, to = self.namespaces.get(change.uuid or b""), (change.description or {}).get("to") or {}
+        async with self._locks.held(change.namespace, known or "", f"{to.get('db')}.{to.get('coll')}"):
             await self._apply(change, copier)
 
     async def _apply(self, change: Change, copier: Copier) -> None:
@@ -435,25 +443,10 @@ class Catalog:
             await self._run(database, {"collMod": name, **changed})
 
     async def _match_indexes(self, wanted: Collection, theirs: Collection) -> None:
-        database, _, name = wanted.namespace.partition(".")
-        keeps = self.keeps_expiry
-        plans = {str(each["name"]): index_at_target(each, keeps_expiry=keeps) for each in wanted.indexes}
-        there = {str(each["name"]): index_at_target(each, keeps_expiry=True) for each in theirs.indexes}
-        for each, index in there.items():
-            plan = plans.get(each)
-            if plan is not None and is_same_but_expiry(plan, index) and not is_same_index(plan, index):
-                expiry = {"name": each, "expireAfterSeconds": plan["expireAfterSeconds"]}
-                await self._run(database, {"collMod": name, "index": expiry})
-            elif plan is not None and is_same_index(plan, index):
-                continue
-            elif not is_same(index["key"], theirs.key) and wanted.namespace not in self._writer.merged:
-                await self._run(database, {"dropIndexes": name, "index": each}, INDEX_NOT_FOUND)
-        missing = [
-            each
-            for each in wanted.indexes
-            if str(each["name"]) not in there
-            or not is_same_but_expiry(plans[str(each["name"])], there[str(each["name"])])
-        ]
+        is_merged = wanted.namespace in self._writer.merged
+        commands, missing = index_changes(wanted, theirs, keeps_expiry=self.keeps_expiry, is_merged=is_merged)
+        for each in commands:
+            await self._run(wanted.namespace.partition(".")[0], each, INDEX_NOT_FOUND)
         if missing and not await self._built(wanted.namespace, missing) and len(missing) > 1:
             for alone in missing:
                 await self._built(wanted.namespace, [alone])

@@ -58,7 +58,7 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 64.0
 
 REQUESTS_MAX: Final = 8
-"""Number of requests that `at_once` makes at a time."""
+"""Number of requests that `at_once` usually makes at a time."""
 
 
 class End:
@@ -298,13 +298,15 @@ async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
     return await attempt()
 
 
-async def at_once(requests: Iterable[Callable[[], Awaitable[Result]]]) -> list[Result]:
-    """Make requests, `REQUESTS_MAX` at a time, begun in their order, and return their results in that order.
+async def at_once(
+    requests: Iterable[Callable[[], Awaitable[Result]]], requests_max: int = REQUESTS_MAX
+) -> list[Result]:
+    """Make requests, a few at a time, begun in their order, and return their results in that order.
 
     Raises:
         ExceptionGroup: some have failed; the others are cancelled.
     """
-    free = asyncio.Semaphore(REQUESTS_MAX)
+    free = asyncio.Semaphore(requests_max)
 
     async def one(request: Callable[[], Awaitable[Result]]) -> Result:
         async with free:

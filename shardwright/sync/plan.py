@@ -283,6 +283,37 @@ def index_at_target(index: Mapping[str, Any], *, keeps_expiry: bool) -> dict[str
     return found
 
 
+def index_changes(
+    wanted: Collection, theirs: Collection, *, keeps_expiry: bool, is_merged: bool
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """Compare the indexes of a collection with the planned ones.
+
+    Args:
+        is_merged: whether the target keeps indexes of its own, because it had the collection before.
+
+    Returns:
+        Commands that change or drop indexes of the target, and the indexes of the source to build after them.
+    """
+    name = wanted.namespace.partition(".")[2]
+    plans = {str(each["name"]): index_at_target(each, keeps_expiry=keeps_expiry) for each in wanted.indexes}
+    there = {str(each["name"]): index_at_target(each, keeps_expiry=True) for each in theirs.indexes}
+    commands: list[dict[str, Any]] = []
+    for each, index in there.items():
+        plan = plans.get(each)
+        if plan is not None and is_same_but_expiry(plan, index):
+            if not is_same_index(plan, index):
+                expiry = {"name": each, "expireAfterSeconds": plan["expireAfterSeconds"]}
+                commands.append({"collMod": name, "index": expiry})
+        elif not is_same(index["key"], theirs.key) and not is_merged:
+            commands.append({"dropIndexes": name, "index": each})
+    missing = [
+        each
+        for each in wanted.indexes
+        if str(each["name"]) not in there or not is_same_but_expiry(plans[str(each["name"])], there[str(each["name"])])
+    ]
+    return commands, missing
+
+
 def expiry_stops(namespace: str, indexes: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Return the commands after which nothing expires through indexes of a collection, each with its database."""
     database, _, name = namespace.partition(".")

@@ -1,7 +1,7 @@
 """Collections at the target after DDL events: decisions without servers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 from shardwright.sync.batches import Batch
 from shardwright.sync.changes import Change
 from shardwright.sync.copying import Copier
-from shardwright.sync.ddl import Catalog
+from shardwright.sync.ddl import BUILDS_MAX, Catalog
 from shardwright.sync.following import Follower
 from shardwright.sync.plan import TTL_NEVER, Collection, Deployment
 from shardwright.sync.replication import Filter, Replication
@@ -44,6 +44,7 @@ class Fakes:
         self.store = fake(id="1", fenced=self._fenced, check_lease=self._nothing, written=Timestamp(1, 1))
         self.target = fake(command=self._command)
         self.source = fake()
+        self.source.listed = self.target.listed = lambda *_, **__: asyncio.sleep(0, [*(ours or {}).values()])
         self.writer = Writer(self.source, self.target, self.store)
         deployments = [Deployment(False, (6, 0), "a set", {**(each or {})}) for each in (ours, theirs)]
         self.catalog = Catalog(
@@ -193,3 +194,80 @@ def test_an_index_that_the_target_cannot_build_yet_does_not_stop_the_others() ->
     wanted = Collection(NS, indexes=[{"name": "place", "key": {"place": "2dsphere"}}, {"name": "n", "key": {"n": 1}}])
     asyncio.run(fakes.catalog._match_indexes(wanted, Collection(NS)))
     assert fakes.commands == [{"createIndexes": ["n"]}]
+
+
+class LongBuilds:
+    """Comparisons of collections that last until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.running: list[str] = []
+        self.ended: list[str] = []
+        self.most = 0
+        self._released = {each: asyncio.Event() for each in names}
+        monkeypatch.setattr(Catalog, "match", lambda _, namespace: self._match(namespace))
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition is true."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - there is no I/O to wait for
+                await asyncio.sleep(0)
+
+    def release(self, name: str) -> None:
+        """End a comparison."""
+        self._released[name].set()
+
+    async def _match(self, namespace: str) -> None:
+        self.running.append(namespace)
+        self.most = max(self.most, len(self.running))
+        if namespace in self._released:
+            await self._released[namespace].wait()
+        await asyncio.sleep(0)
+        self.running.remove(namespace)
+        self.ended.append(namespace)
+
+
+def test_a_long_index_build_does_not_delay_other_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither their builds nor their DDL events. An event of the same collection waits."""
+    names = [f"shop.c{each}" for each in range(10)]
+    fakes = Fakes({each: Collection(each, uuid=each.encode() * 2) for each in names})
+    builds = LongBuilds(monkeypatch, names[0])
+
+    def modified(namespace: str) -> Change:
+        return Change("modify", Timestamp(2, 1), b"", namespace, uuid=namespace.encode() * 2)
+
+    async def run() -> None:
+        comparing = asyncio.create_task(fakes.catalog.match_all())
+        await builds.wait_for(lambda: sorted(builds.ended) == names[1:])
+        await fakes.catalog.apply(modified(names[1]), fakes.copier)
+        renamed = Change("rename", Timestamp(3, 1), b"", names[2], description={"to": {"db": "shop", "coll": "c0"}})
+        waiting = [
+            asyncio.create_task(fakes.catalog.apply(each, fakes.copier)) for each in (modified(names[0]), renamed)
+        ]
+        done, _ = await asyncio.wait(waiting, timeout=0.1)
+        assert not done
+        builds.release(names[0])
+        await asyncio.gather(comparing, *waiting)
+        assert builds.ended.count(names[0]) == 2
+
+    asyncio.run(run())
+    assert builds.most <= BUILDS_MAX + 1
+
+
+def test_few_collections_build_indexes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server builds only a few at a time, and the change stream needs one of these."""
+    names = [f"shop.c{each}" for each in range(10)]
+    fakes = Fakes({each: Collection(each) for each in names})
+    builds = LongBuilds(monkeypatch, *names)
+
+    async def run() -> None:
+        comparing = asyncio.create_task(fakes.catalog.match_all())
+        for start in range(len(names) - BUILDS_MAX + 1):
+            expected = names[start : start + BUILDS_MAX]
+            await builds.wait_for(lambda expected=expected: sorted(builds.running) == expected)  # type: ignore[misc]
+            builds.release(names[start])
+        for each in names:
+            builds.release(each)
+        await comparing
+
+    asyncio.run(run())
+    assert builds.most == BUILDS_MAX
