@@ -9,7 +9,7 @@ only.
     preparing ▶ plan                                 the collections to create, refusals, the position to resume
     copying ▶ ranges                                 the copy, in ranges of `_id`
     following ▶ batches ▶ changes                    the changes of the source, in batches
-    ddl ▶ placing, locks                             collections, indexes, shard keys and zones at the target
+    ddl ▶ placing, locks, commands                   collections, indexes, shard keys and zones at the target
     writing ▶ store ▶ checkpoint                     writes at the target, with position and lease
     verification ▶ comparing, rounds                 comparisons of both ends
     handover                                         commit and reversal

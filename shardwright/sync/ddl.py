@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.sync.changes import Change
 from shardwright.sync.checkpoint import NO_TIME
+from shardwright.sync.commands import run_command
 from shardwright.sync.copying import Copier, planned_ranges
 from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, is_transient, repeated
 from shardwright.sync.locks import Locks
@@ -479,14 +480,4 @@ class Catalog:
         return found[0] if found else None
 
     async def _run(self, database: str, command: Mapping[str, Any], *harmless: int) -> None:
-        majority: dict[str, Any] = {**command, "writeConcern": {"w": "majority"}}
-
-        async def attempt() -> None:
-            await self._store.check_lease()
-            await self._target.command(database, majority)
-
-        try:
-            await repeated(attempt)
-        except OperationFailure as error:
-            if error.code not in harmless:
-                raise
+        await run_command(self._store, self._target, database, command, *harmless)

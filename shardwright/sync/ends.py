@@ -40,6 +40,8 @@ _TRANSIENT: Final = frozenset(
         # Another operation, for example a move by the target's balancer, holds a lock or builds an index: LockTimeout,
         # LockBusy, BackgroundOperationInProgressForNamespace.
         *{24, 46, 12587},
+        # CollectionUUIDMismatch: the collection was replaced after its UUID was read.
+        361,
     }
 )
 

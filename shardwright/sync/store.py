@@ -161,13 +161,16 @@ class Store:
             raise LeaseLostError("another process has taken over")
         self._valid_until = asked + LEASE_SECONDS
 
-    async def check_lease(self) -> None:
+    async def check_lease(self, *, is_doubtful: bool = False) -> None:
         """Renew the lease if it has expired, because this process was slow or the target was.
 
         The term decides whether this process may continue. A renewed lease keeps other processes from taking over in
         the middle of a write.
+
+        Args:
+            is_doubtful: whether to renew it in any case. The clock may have stood still, as on a suspended machine.
         """
-        if time.monotonic() > self._valid_until:
+        if is_doubtful or time.monotonic() > self._valid_until:
             await self._renew({})
 
     async def release(self) -> None:

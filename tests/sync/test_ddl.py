@@ -42,7 +42,7 @@ class Fakes:
         self.commands: list[dict[str, Any]] = []
         self.stored: list[Mapping[str, Any]] = []
         self.store = fake(id="1", fenced=self._fenced, check_lease=self._nothing, written=Timestamp(1, 1))
-        self.target = fake(command=self._command)
+        self.target = fake(command=self._command, collections=self._there)
         self.source = fake()
         self.source.listed = self.target.listed = lambda *_, **__: asyncio.sleep(0, [*(ours or {}).values()])
         self.writer = Writer(self.source, self.target, self.store)
@@ -64,7 +64,6 @@ class Fakes:
             0,
             [] if uuid is None else [Collection(f"shop.{named}", uuid=uuid, indexes=[{"name": "n", "key": {"n": 1}}])],
         )
-        self.target.collections = lambda *_, named, **__: asyncio.sleep(0, [Collection(f"shop.{named}")])
 
     def apply(self, *changes: Change) -> None:
         """Apply changes in a batch each."""
@@ -82,7 +81,10 @@ class Fakes:
         self.stored.append(changes)
         return Timestamp(1, 1)
 
-    async def _nothing(self) -> None:
+    async def _there(self, *_: object, named: str, **__: object) -> list[Collection]:
+        return [Collection(f"shop.{named}")]
+
+    async def _nothing(self, **_: object) -> None:
         """The lease is held."""
 
 

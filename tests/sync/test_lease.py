@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bson.timestamp import Timestamp
 from pymongo import InsertOne
-from pymongo.errors import OperationFailure
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from shardwright.sync import store as stores
-from shardwright.sync.ends import End, repeated
+from shardwright.sync.commands import run_command
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, repeated
 from shardwright.sync.store import SYNC, DocumentWrites, LeaseHeldError, LeaseLostError, Store
 from tests.sync.running import Ends
 from tests.sync.writers import DATABASE
@@ -164,3 +165,100 @@ def test_a_cancellation_that_a_request_swallows_ends_the_task(monkeypatch: pytes
 
     monkeypatch.setattr(Store, "_renew", swallow)
     asyncio.run(run())
+
+
+def indexed(database: Any) -> None:  # noqa: ANN401 - a database
+    """Replace a collection by another one of the same name, with an index and a document."""
+    database.items.drop()
+    database.items.create_index("n", name="n_1")
+    database.items.insert_one({"_id": "later"})
+
+
+UNSHARDED: Final[list[dict[str, Any]]] = [
+    {"drop": "items"},
+    {"renameCollection": NS, "to": f"{DATABASE}.other", "dropTarget": True},
+    {"collMod": "items", "validator": {"n": {"$gt": 0}}},
+    {"dropIndexes": "items", "index": "n_1"},
+    {"createIndexes": "items", "indexes": [{"key": {"m": 1}, "name": "m_1"}]},
+]
+SHARDED: Final[list[dict[str, Any]]] = [
+    {"shardCollection": NS, "key": {"n": 1}},
+    {"reshardCollection": NS, "key": {"n": 1}},
+    {"refineCollectionShardKey": NS, "key": {"_id": 1, "n": 1}},
+]
+CASES: Final = [
+    *(pytest.param("ends", each, id=f"{next(iter(each))}-set") for each in UNSHARDED),
+    *(pytest.param("to_cluster", each, id=f"{next(iter(each))}-cluster") for each in [*UNSHARDED[:2], *SHARDED]),
+]
+
+
+@pytest.mark.parametrize(("kinds", "command"), CASES)
+def test_a_command_of_a_stalled_process_does_not_change_a_later_collection(
+    kinds: str, command: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """The process stalls between its check of the lease and the command; another one takes over and continues."""
+    ends: Ends = request.getfixturevalue(kinds)
+    database = ends.target[DATABASE]
+    name = next(iter(command))
+
+    async def run() -> None:
+        async with opened(ends) as store, opened(ends) as other:
+            await store.acquire()
+            target = End("target", ends.uris[1])
+            send = target.command
+
+            async def stall(*arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - of `End.command`
+                if name in arguments[1] and not other.term:
+                    ends.target[OWN]["sync.leases"].update_one({}, {"$set": {"until": datetime.fromtimestamp(0, UTC)}})
+                    await other.acquire()
+                    indexed(database)
+                return await send(*arguments)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(target, "command", stall)
+                on = "admin" if "Collection" in name else DATABASE
+                with pytest.raises(LeaseLostError):
+                    await run_command(store, target, on, command, NAMESPACE_NOT_FOUND)
+            await target.close()
+
+    database.create_collection("items")
+    if name in ("reshardCollection", "refineCollectionShardKey"):
+        ends.target.admin.command("shardCollection", NS, key={"_id": 1})
+    asyncio.run(run())
+    assert list(database.items.find()) == [{"_id": "later"}]
+    assert sorted(database.items.index_information()) == ["_id_", "n_1"]
+    [found] = database.list_collections(filter={"name": "items"})
+    assert not found["options"]
+    assert database.list_collection_names() == ["items"]
+    if kinds == "to_cluster":
+        assert ends.target.config["collections"].find_one({"_id": NS}) is None
+
+
+@pytest.mark.parametrize("is_view", [False, True], ids=["collection", "view"])
+def test_a_drop_whose_reply_was_lost_is_complete(ends: Ends, *, is_view: bool) -> None:
+    """Its repetition finds no collection or view, and sends nothing."""
+    sent: list[Any] = []
+
+    async def run() -> None:
+        async with opened(ends) as store:
+            await store.acquire()
+            target = End("target", ends.uris[1])
+            send = target.command
+
+            async def lose(*arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - of `End.command`
+                reply = await send(*arguments)
+                if "drop" in arguments[1]:
+                    sent.append(arguments[1])
+                    raise AutoReconnect("the reply is lost")
+                return reply
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(target, "command", lose)
+                await run_command(store, target, DATABASE, {"drop": "items"}, NAMESPACE_NOT_FOUND)
+            await target.close()
+
+    options: dict[str, Any] = {"viewOn": "other", "pipeline": []} if is_view else {}
+    ends.target[DATABASE].command("create", "items", **options)
+    asyncio.run(run())
+    assert len(sent) == 1
+    assert ends.target[DATABASE].list_collection_names(filter={"name": "items"}) == []
