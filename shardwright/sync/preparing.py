@@ -119,7 +119,8 @@ async def prepared(
     catalog = Catalog(replication, source, target, store, writer, [ours, theirs])
     catalog.listed = listed
     notes: tuple[str, ...] = ()
-    users = Users(source, target, replication.filter, position.get("accounts", {})) if options.users else None
+    accounts = position.get("accounts", {})
+    users = Users(source, target, replication.filter, accounts, store) if options.users else None
     if not position.get("planned"):
         plan, counts = await _plan(replication, options, source, target, ours, theirs)
         notes = plan.notes

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pymongo.errors import OperationFailure
-
+from shardwright.sync.commands import run_command
 from shardwright.sync.ends import MAJORITY, VALUES, End, repeated
 from shardwright.sync.replication import Filter
+from shardwright.sync.store import Store
 from shardwright.wire.logger import get_logger
 
 TEMPORARY: Final = {"users": "tempusers", "roles": "temproles"}
@@ -70,10 +70,13 @@ class Users:
         kept: the ``_id`` values of accounts that the target had before, by kind.
     """
 
-    def __init__(self, source: End, target: End, chosen: Filter, carried: Mapping[str, Iterable[str]]) -> None:
+    def __init__(
+        self, source: End, target: End, chosen: Filter, carried: Mapping[str, Iterable[str]], store: Store
+    ) -> None:
         self.carried = {kind: frozenset(carried.get(kind, ())) for kind in TEMPORARY}
         self.kept: dict[str, frozenset[str]] = {}
-        self._source, self._target, self._chosen = source, target, chosen
+        self._source, self._target, self._chosen, self._store = source, target, chosen, store
+        self._has_matched = False
 
     async def compared(self) -> dict[str, AccountChanges]:
         """Return the differences of both ends, by kind."""
@@ -91,6 +94,11 @@ class Users:
             save: saves the ``_id`` values of the carried accounts. It is called before the writes, so that they are
                 repeated after an interruption.
         """
+        if not self._has_matched:
+            # A former process may have stalled just before its merge. Then it merges nothing, because its temporary
+            # collections are gone. A killed one may have left them, with credentials.
+            await repeated(self._drop_temporary)
+            self._has_matched = True
         found = await self.compared()
         carried = {kind: each.carried for kind, each in found.items()}
         if carried != self.carried:
@@ -118,25 +126,27 @@ class Users:
     async def _merge(self, writes: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         admin = self._target.client.get_database("admin", codec_options=VALUES, write_concern=MAJORITY)
         command: dict[str, Any] = {"_mergeAuthzCollections": 1, "db": "", "drop": False}
-        for kind, documents in writes.items():
-            await admin.drop_collection(TEMPORARY[kind])
-            if documents:
-                await admin.get_collection(TEMPORARY[kind]).insert_many([dict(each) for each in documents])
-            name = f"temp{kind.capitalize()}Collection"
-            command[name] = f"admin.{TEMPORARY[kind]}" if documents else ""
+        await self._store.check_lease()
         try:
+            for kind, documents in writes.items():
+                await admin.drop_collection(TEMPORARY[kind])
+                if documents:
+                    await admin.get_collection(TEMPORARY[kind]).insert_many([dict(each) for each in documents])
+                name = f"temp{kind.capitalize()}Collection"
+                command[name] = f"admin.{TEMPORARY[kind]}" if documents else ""
+            await self._store.check_lease()
             await self._target.command("admin", {**command, "writeConcern": {"w": "majority"}})
         finally:
-            for each in TEMPORARY.values():
-                await admin.drop_collection(each)
+            await self._drop_temporary()
         _log.info("Users and roles were carried", **{kind: len(documents) for kind, documents in writes.items()})
 
+    async def _drop_temporary(self) -> None:
+        admin = self._target.client.get_database("admin", write_concern=MAJORITY)
+        for each in TEMPORARY.values():
+            await admin.drop_collection(each)
+
     async def _run(self, database: str, command: Mapping[str, Any]) -> None:
-        try:
-            await repeated(lambda: self._target.command(database, command))
-        except OperationFailure as error:
-            if error.code not in _NOT_FOUND:
-                raise
+        await run_command(self._store, self._target, database, command, *_NOT_FOUND)
 
 
 def _plain(account: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,20 @@
 """Users and roles are carried with their credentials, and followed."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from shardwright.sync import store as stores
+from shardwright.sync.ends import End
 from shardwright.sync.replication import Filter
-from shardwright.sync.users import changes
+from shardwright.sync.store import LeaseLostError
+from shardwright.sync.users import Users, changes
 from tests.sync.running import Client, Ends
+from tests.sync.test_lease import opened
 from tests.sync.writers import DATABASE
 
 
@@ -84,6 +90,54 @@ def test_users_and_roles_are_carried_and_followed(kinds: str, request: pytest.Fi
             process.wait_for(lambda _: roles(ends.target) == roles(ends.source))
             source.command("dropUser", "ann")
             process.wait_for(lambda _: [each[0] for each in credentials(ends.target)] == NAMES[1:])
+
+
+async def unsaved(_: object) -> None:
+    """Save nothing."""
+
+
+@pytest.mark.parametrize("stalls_before", ["_mergeAuthzCollections", "dropUser"])
+def test_a_stalled_process_brings_no_user_back(ends: Ends, stalls_before: str) -> None:
+    """It stalls before a command, and another process follows the source in the meantime."""
+    source, target = ends.source[DATABASE], ends.target[DATABASE]
+
+    async def run() -> None:
+        async with opened(ends) as store, opened(ends) as other:
+            one, two = End("source", ends.uris[0]), End("target", ends.uris[1])
+            await store.acquire()
+            former = Users(one, two, Filter(), {}, store)
+            if stalls_before == "dropUser":
+                await former.match(unsaved)
+                source.command("updateUser", "ann", pwd="crayon")
+            send = two.command
+
+            async def stall(database: str, command: dict[str, Any]) -> dict[str, Any]:
+                if stalls_before in command and not other.term:
+                    over = {"$set": {"until": datetime.fromtimestamp(0, UTC)}}
+                    ends.target["shardwright"]["sync.leases"].update_one({}, over)
+                    await other.acquire()
+                    source.command("dropUser", "ann")
+                    await Users(one, two, Filter(), {"users": [f"{DATABASE}.ann"]}, other).match(unsaved)
+                return await send(database, command)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(stores, "LEASE_SECONDS", 0.0)
+                patch.setattr(two, "command", stall)
+                await store.check_lease(is_doubtful=True)
+                if stalls_before == "dropUser":
+                    with pytest.raises(LeaseLostError):
+                        await former.match(unsaved)
+                else:
+                    await former.match(unsaved)
+            await one.close()
+            await two.close()
+
+    with without_users(ends):
+        source.command("createUser", "ann", pwd="pencil", roles=[])
+        asyncio.run(run())
+        assert not credentials(ends.target)
+        assert not [each for each in ends.target.admin.list_collection_names() if each.startswith("temp")]
+        assert not target.command("usersInfo")["users"]
 
 
 NAMES = [f"{DATABASE}.{each}" for each in ("ann", "bob", "own")]
