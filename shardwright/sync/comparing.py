@@ -4,8 +4,8 @@ All comparisons raise `NoMomentError` if no such moment is found.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from bson.raw_bson import RawBSONDocument
@@ -63,7 +63,7 @@ class PieceCompared:
     """The result for a piece of a collection.
 
     Attributes:
-        last: its last ``_id`` at the source; None if the piece reaches to the end.
+        last: its last ``_id``; None if the piece reaches to the end.
         checked: the ``_id`` values that were compared, if something differs.
     """
 
@@ -74,32 +74,43 @@ class PieceCompared:
     found: Differences = NO_DIFFERENCES
 
 
-async def piece_compared(source: End, target: End, namespace: str, low: Bound, moments: Moments) -> PieceCompared:
-    """Compare the next piece of a collection.
+async def piece_compared(
+    source: End, target: End, namespace: str, low: Bound, moments: Moments, *, finds: bool = True
+) -> PieceCompared:
+    """Compare the next piece of a collection. At neither end it has more than `PIECE_DOCUMENTS` documents.
 
     Documents that seem to differ are read again, at later moments, before they are reported.
 
     Args:
         low: the ``_id`` after which the piece begins.
+        finds: whether to find the differences; otherwise the documents are only counted.
     """
 
     async def attempt(at: Moment) -> PieceCompared:
         ours = await _read(source, namespace, low, None, at[0])
-        last: Bound = id_bound(id_of(bytes(ours[-1].raw))) if ours else None
-        if 0 < len(ours) < PIECE_DOCUMENTS and not await _read(source, namespace, last, None, at[0]):
+        last = _last(ours)
+        if 0 < len(ours) < PIECE_DOCUMENTS and not await _has_more(source, namespace, last, None, at[0]):
             last = None  # later moments have later documents, and the round would never end
-        one = hashes(bytes(each.raw) for each in ours)
-        other, count = await _hashes_up_to(target, namespace, low, last, at[1])
+        theirs = await _read(target, namespace, low, last, at[1])
+        end = _last(theirs)
+        if end not in (None, last) and await _has_more(target, namespace, end, last, at[1]):
+            # The target has more documents up to there than fit into a piece. So they end the piece.
+            last = end
+            ours = await _read(source, namespace, low, last, at[0]) if ours else ours
+        counted = PieceCompared(last, len(ours), len(theirs))
+        if not finds:
+            return counted
+        one, other = [hashes(bytes(each.raw) for each in documents) for documents in (ours, theirs)]
         if digest(one) == digest(other):
-            return PieceCompared(last, len(ours), count)
+            return counted
         found = differences(one, other)
-        return PieceCompared(last, len(ours), count, frozenset(found.all), found)
+        return replace(counted, checked=frozenset(found.all), found=found)
 
     piece = await _at_a_moment(attempt, moments)
     if not piece.checked:
         return piece
     found = await rechecked(source, target, namespace, piece.checked, moments)
-    return PieceCompared(piece.last, piece.documents, piece.target_documents, piece.checked, found)
+    return replace(piece, found=found)
 
 
 async def rechecked(source: End, target: End, namespace: str, ids: Collection[Value], moments: Moments) -> Differences:
@@ -144,19 +155,6 @@ async def _at_a_moment(attempt: Callable[[Moment], Awaitable[Result]], moments: 
     raise NoMomentError("no moment at which both ends can be read: is the history of snapshots too short?")
 
 
-async def _hashes_up_to(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> tuple[Hashes, int]:
-    found: dict[Value, frozenset[bytes]] = {}
-    count = 0
-    while documents := await _read(end, namespace, low, high, time):
-        for key, value in hashes(bytes(each.raw) for each in documents).items():
-            found[key] = found.get(key, frozenset()) | value
-        count += len(documents)
-        low = id_bound(id_of(bytes(documents[-1].raw)))
-        if low == high:
-            break
-    return found, count
-
-
 async def _hashes_of(end: End, namespace: str, ids: list[Value], time: Timestamp) -> Hashes:
     found: dict[Value, frozenset[bytes]] = {}
     left = set(ids)
@@ -173,9 +171,19 @@ async def _hashes_of(end: End, namespace: str, ids: list[Value], time: Timestamp
     return found
 
 
-async def _read(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> list[RawBSONDocument]:
-    command = find_command(namespace.partition(".")[2], low, high, PIECE_DOCUMENTS, _concern(time))
-    return await _find(end, namespace, command)
+async def _read(
+    end: End, namespace: str, low: Bound, high: Bound, time: Timestamp, *, limit: int | None = None
+) -> list[RawBSONDocument]:
+    limit = PIECE_DOCUMENTS if limit is None else limit
+    return await _find(end, namespace, find_command(namespace.partition(".")[2], low, high, limit, _concern(time)))
+
+
+async def _has_more(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> bool:
+    return bool(await _read(end, namespace, low, high, time, limit=1))
+
+
+def _last(documents: Sequence[RawBSONDocument]) -> Bound:
+    return id_bound(id_of(bytes(documents[-1].raw))) if documents else None
 
 
 async def _find(end: End, namespace: str, command: Mapping[str, Any]) -> list[RawBSONDocument]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
@@ -42,10 +42,21 @@ _log = get_logger("sync.copying")
 
 @dataclass(frozen=True)
 class PieceRead:
-    """The result of one read."""
+    """The documents of a piece.
+
+    Attributes:
+        last: the last ``_id`` of the piece; None if it reaches to the end.
+        target: hashes of the target's documents; None if they are not compared.
+    """
 
     documents: list[RawBSONDocument]
-    size: int
+    last: Bound
+    target: Hashes | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of all documents."""
+        return sum(len(each.raw) for each in self.documents)
 
 
 @dataclass(frozen=True)
@@ -246,7 +257,7 @@ class Copier:
         """Copy the next piece of a range."""
         piece = self._writer.pieces.open(chosen["ns"])
         try:
-            read = await repeated(lambda: self._read(chosen))
+            read = await self._read_piece(chosen)
             uuid = await repeated(lambda: self._source.uuid(piece.namespace))
             if uuid != chosen["uuid"]:
                 self._writer.pieces.close(piece)
@@ -264,7 +275,7 @@ class Copier:
 
     async def _write(self, chosen: dict[str, Any], piece: Piece, read: PieceRead) -> None:
         counters, namespace = self._writer.counters, chosen["ns"]
-        last: Bound = id_bound(id_of(bytes(read.documents[-1].raw))) if read.documents else None
+        last = read.last
         counters["documents_read"] += len(read.documents)
         # An interrupted process may have inserted documents that were deleted since, and whose deletion is applied.
         inserted: Bound = chosen.get("inserted")
@@ -275,9 +286,11 @@ class Copier:
             "position": _end(chosen) if last is None else last,
             "inserted": None if last is None else inserted,
         }
-        again = set()
-        if chosen["compares"] or inserted is not None:
-            again = await self._differing(chosen, read, progress["position"])
+        again = set[Value]()
+        if read.target is not None:
+            found = differences(hashes(bytes(each.raw) for each in read.documents), read.target)
+            counters["documents_missing"] += len(found.missing)
+            again |= {*found.all}
         elif read.documents:
             if self._writer.source_keys.get(namespace) is not None:
                 # Another shard may have a document with the same _id, which the next piece does not read.
@@ -336,31 +349,44 @@ class Copier:
         found = await self._target.collection(namespace).find(wanted, {"_id": 1}).to_list()
         return {id_of(bytes(each.raw)) for each in found}
 
-    async def _differing(self, chosen: dict[str, Any], read: PieceRead, last: Bound) -> set[Any]:
-        """Return the ``_id`` values of a piece's documents that differ between source and target."""
+    async def _read_piece(self, chosen: dict[str, Any]) -> PieceRead:
+        """Read the next piece of a range at the source, and at the target too if they are compared."""
+        read = await repeated(lambda: self._read(chosen, _end(chosen)))
+        if not chosen["compares"] and chosen.get("inserted") is None:
+            return read
+        last = _end(chosen) if read.last is None else read.last
+        there = await repeated(lambda: self._read_target(chosen, last, self._limits.documents + 1))
+        if len(there) > self._limits.documents:
+            # The target has more documents up to there than fit into a piece. So they end the piece: otherwise all of
+            # them would be in memory, and be deleted while no changes are applied.
+            end = id_bound(there[-1][0])
+            read = await repeated(lambda: self._read(chosen, end))
+            read = replace(read, last=read.last or end)
+            there = await repeated(lambda: self._read_target(chosen, read.last))
+        found: dict[Value, frozenset[bytes]] = {}
+        for key, each in there:
+            found[key] = found.get(key, frozenset()) | each
+        return replace(read, target=found)
+
+    async def _read_target(
+        self, chosen: dict[str, Any], last: Bound, limit: int = 0
+    ) -> list[tuple[Value, frozenset[bytes]]]:
+        """Return the hashes of the target's documents up to ``last``, in the order of ``_id``.
+
+        Args:
+            limit: maximum number of documents; 0 for all.
+        """
         which = range_filter(chosen["position"], last)
-        collection = self._target.collection(chosen["ns"])
+        cursor = self._target.collection(chosen["ns"]).find(which, hint={"_id": 1}, sort={"_id": 1}, limit=limit)
+        return [pair async for each in cursor for pair in hashes([bytes(each.raw)]).items()]
 
-        async def target_hashes() -> Hashes:
-            # The target may have many more documents than the piece, so they are not kept.
-            found: dict[Value, frozenset[bytes]] = {}
-            async for each in collection.find(which, hint={"_id": 1}):
-                for key, value in hashes([bytes(each.raw)]).items():
-                    found[key] = found.get(key, frozenset()) | value
-            return found
-
-        there = await repeated(target_hashes)
-        found = differences(hashes(bytes(each.raw) for each in read.documents), there)
-        self._writer.counters["documents_missing"] += len(found.missing)
-        return set(found.all)
-
-    async def _read(self, chosen: dict[str, Any]) -> PieceRead:
+    async def _read(self, chosen: dict[str, Any], high: Bound) -> PieceRead:
         limit = piece_limit(
             chosen["documents"], chosen["bytes"], documents_max=self._limits.documents, bytes_max=self._limits.bytes
         )
         database, _, name = chosen["ns"].partition(".")
         concern: dict[str, Any] = {"level": "majority"}
-        command = find_command(name, chosen["position"], _end(chosen), limit, concern)
+        command = find_command(name, chosen["position"], high, limit, concern)
         async with self._source.client.start_session(causal_consistency=True) as session:
             if self.applied is not None:
                 session.advance_operation_time(self.applied)
@@ -369,7 +395,7 @@ class Copier:
             )
             self._writer.note_read(session.operation_time)
         documents = list(reply["cursor"]["firstBatch"])
-        return PieceRead(documents, sum(len(each.raw) for each in documents))
+        return PieceRead(documents, id_bound(id_of(bytes(documents[-1].raw))) if documents else None)
 
     async def _wait_changed(self, chosen: dict[str, Any], namespace: str, uuid: bytes | None) -> None:
         """Wait until the changes that gave the collection another UUID are applied.
