@@ -136,12 +136,29 @@ def outcome_of_success(client: ClientConnection, request: Request) -> str:
 
 
 def outcome_of_reply(reply: bytes | None) -> tuple[str, int]:
-    """Return the outcome in a reply, and the code of the error; ``ok`` without a reply, because it was relayed."""
-    if reply is None or not reply.startswith(_FAILED, _ELEMENTS_AT):
+    """Return the outcome in a reply, and the code of the error; ``ok`` without a reply, because it was relayed.
+
+    A write whose statements failed has the outcome of the first one.
+    """
+    if reply is None or not (
+        reply.startswith(_FAILED, _ELEMENTS_AT) or (reply.startswith(WRITTEN, _ELEMENTS_AT) and WRITE_ERRORS in reply)
+    ):
         return OK, 0
     document = decode_document(OpMsg(reply).body)
+    if document.get("ok"):
+        errors = document.get("writeErrors")
+        if not errors:
+            return OK, 0
+        document = errors[0]
     code = document.get("code", 0)
-    return str(document.get("codeName", "unknown")), code if isinstance(code, int) else 0
+    if not isinstance(code, int):
+        code = 0
+    return str(document.get("codeName", code_name(code) if code else UNKNOWN_OUTCOME)), code
+
+
+def reports_write_errors(reply: bytes | None) -> bool:
+    """Whether a reply whose outcome is not ``ok`` reports errors of statements, not an error of the command."""
+    return reply is not None and reply.startswith(WRITTEN, _ELEMENTS_AT)
 
 
 def _first_leaf(failure: BaseException) -> BaseException:
@@ -155,7 +172,14 @@ _FAILED: Final = b"\x01ok\0" + bytes(8)
 
 _ELEMENTS_AT: Final = BODY_AT + 4
 
+WRITTEN: Final = b"\x10n"
+"""Beginning of the reply to a write as mongods and routers write it: with ``n`` or ``nModified``."""
+
+WRITE_ERRORS: Final = b"\x04writeErrors\0"
+"""Type and name of the element with the errors of statements. A document in a reply may contain these bytes too."""
+
 UNKNOWN_COMMAND: Final = "unknown"
+UNKNOWN_OUTCOME: Final = "unknown"
 OTHER_OUTCOME: Final = "other"
 
 OUTCOMES_MAX: Final = 50
@@ -168,16 +192,23 @@ class CommandStatistics:
 
     Attributes:
         buckets: number of operations by duration, as `Histogram.buckets`.
+        with_write_errors: number of writes that ended with ``ok: 1`` and errors of statements.
     """
 
     outcomes: dict[str, int]
     seconds: float
     buckets: tuple[int, ...]
+    with_write_errors: int
 
     @property
     def count(self) -> int:
         """The number of operations of the command."""
         return sum(self.buckets)
+
+    @property
+    def failures(self) -> int:
+        """The number of operations with ``ok: 0``, which is all that MongoDB counts as failed."""
+        return self.count - self.outcomes[OK] - self.with_write_errors
 
 
 class TargetStatistics(Histogram):
@@ -205,19 +236,21 @@ class TargetStatistics(Histogram):
 class _Series(Histogram):
     """The numbers for one command, while they are counted or added up."""
 
-    __slots__ = ("outcomes",)
+    __slots__ = ("outcomes", "with_write_errors")
 
     def __init__(self) -> None:
         super().__init__()
         self.outcomes = {OK: 0}
+        self.with_write_errors = 0
 
-    def add(self, durations: Histogram, outcomes: Mapping[str, int]) -> None:
+    def add(self, durations: Histogram, outcomes: Mapping[str, int], with_write_errors: int = 0) -> None:
         self.add_durations(durations)
         for outcome, count in outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+        self.with_write_errors += with_write_errors
 
     def frozen(self) -> CommandStatistics:
-        return CommandStatistics(self.outcomes, self.seconds, tuple(self.buckets))
+        return CommandStatistics(self.outcomes, self.seconds, tuple(self.buckets), self.with_write_errors)
 
 
 class OperationMetrics:
@@ -235,8 +268,13 @@ class OperationMetrics:
         self._on_targets: dict[str, dict[str, TargetStatistics]] = {}
         self._exemplars: Exemplars = {}
 
-    def observe(self, command: str, outcome: str, seconds: float) -> None:
-        """Count one operation; ``outcome`` is `OK` or the name of an error."""
+    def observe(self, command: str, outcome: str, seconds: float, *, has_write_errors: bool = False) -> None:
+        """Count one operation.
+
+        Args:
+            outcome: `OK` or the name of an error.
+            has_write_errors: whether it is the error of a statement of a write that ended with ``ok: 1``.
+        """
         series = self._series.get(command)
         if series is None:
             series = self._series_of(command)
@@ -247,6 +285,8 @@ class OperationMetrics:
             outcomes[outcome] += 1
         else:
             _count_new_outcome(outcomes, outcome)
+        if has_write_errors:
+            series.with_write_errors += 1
 
     def observe_on(self, target: str, command: str, seconds: float, bytes_sent: int, bytes_received: int) -> int:
         """Count one successful operation by its command and by the server or shard that has served it.
@@ -276,7 +316,7 @@ class OperationMetrics:
         """Return the numbers so far by command."""
         every: dict[str, _Series] = {}
         for command, series in self._series.items():
-            every.setdefault(command, _Series()).add(series, series.outcomes)
+            every.setdefault(command, _Series()).add(series, series.outcomes, series.with_write_errors)
         for by_command in self._on_targets.values():
             for command, statistics in by_command.items():
                 every.setdefault(command, _Series()).add(statistics, {OK: sum(statistics.buckets)})

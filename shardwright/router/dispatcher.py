@@ -15,6 +15,7 @@ from shardwright.daemon.operation_metrics import (
     outcome_of_failure,
     outcome_of_reply,
     outcome_of_success,
+    reports_write_errors,
 )
 from shardwright.router.access.login import Login
 from shardwright.router.audit import RouterAudit
@@ -143,14 +144,16 @@ class Dispatcher:
         if self._audit is not None and command is not None:
             self._audit.note(operation, command.name, code)
         seconds = perf_counter() - operation.started
+        has_write_errors = False
         if outcome == OK:
             outcome, code = outcome_of_reply(answer)  # a shard's error is passed on as it came
+            has_write_errors = outcome != OK and reports_write_errors(answer)
         if operation.retries:
             self._stale_version_retries.add(operation.retries)
         if operation.awaited_routing:
             context.routing.statistics.operations_that_waited[operation.request.name] += 1
         name = UNKNOWN_COMMAND if command is None else command.name
-        context.metrics.operations.observe(name, outcome, seconds)
+        context.metrics.operations.observe(name, outcome, seconds, has_write_errors=has_write_errors)
         if name in COUNTED:
             reply_bytes = documents = 0
             if outcome == OK and answer is not None:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from shardwright.daemon.operation_metrics import OK
+from shardwright.daemon.operation_metrics import OK, WRITE_ERRORS, outcome_of_reply
 from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, has_failed, take_term
 from shardwright.daemon.users import RESERVED_ID_START
 from shardwright.shardd.batch_passages import ShardBatchPassages, ShardGetMorePassage
@@ -277,7 +277,8 @@ class ShardPassages(ShardBatchPassages):
                 if not self._shard.auto_splitter.adds(size, begun.state, table):
                     self._shard.auto_splitter.observe(Request(OpMsg(begun.request_frame)), answer, begun.state, table)
             sidecar.note_reply(answer)
-        self._observe(passage.command, OK, seconds)
+        outcome = outcome_of_reply(answer)[0] if is_write and WRITE_ERRORS in answer else OK
+        self._observe(passage.command, outcome, seconds)
         self._outcomes[Outcome.TAKEN] += 1
         begun.state.exit(begun.operations, is_write=is_write)
         return answer

@@ -92,6 +92,17 @@ def test_statistics_do_not_change_afterwards() -> None:
     assert operations.statistics()["find"].outcomes == {OK: 2}
 
 
+def test_a_write_with_errors_has_an_outcome_but_is_not_a_failure_of_the_command() -> None:
+    operations = OperationMetrics("x", ["insert"])
+    operations.observe("insert", OK, 0.1)
+    operations.observe("insert", "DuplicateKey", 0.1, has_write_errors=True)
+    operations.observe("insert", "BadValue", 0.1)
+    operations.observe_on("a", "insert", 0.002, 100, 30)
+    statistics = operations.statistics()["insert"]
+    assert statistics.outcomes == {OK: 2, "DuplicateKey": 1, "BadValue": 1}
+    assert statistics.failures == 1
+
+
 def test_operations_on_a_target_count_by_their_command_too() -> None:
     operations = OperationMetrics("x", ["find"])
     operations.observe("find", "MaxTimeMSExpired", 0.5)

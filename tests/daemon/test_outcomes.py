@@ -2,12 +2,13 @@
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
 
 import bson
 import pytest
 import trio
 
-from shardwright.daemon.operation_metrics import outcome_of_failure, outcome_of_success
+from shardwright.daemon.operation_metrics import outcome_of_failure, outcome_of_reply, outcome_of_success
 from shardwright.wire.errors import BackendError, CommandError, RemoteProtocolError
 from shardwright.wire.message import MORE_TO_COME, OpMsg, op_msg
 from shardwright.wire.request import Request
@@ -83,3 +84,24 @@ def test_reply_after_a_disconnect_is_not_a_success(client: ClientConnection) -> 
     client.is_disconnected = True
     assert outcome_of_success(client, ping()) == "ClientDisconnect"
     assert outcome_of_success(client, ping(MORE_TO_COME)) == "ok"
+
+
+DUPLICATE: Final = {"index": 0, "code": 11000, "errmsg": "E11000 duplicate key error"}
+
+
+@pytest.mark.parametrize(
+    ("document", "outcome"),
+    [
+        ({"n": 1, "ok": 1.0}, ("ok", 0)),
+        ({"ok": 0.0, "errmsg": "no", "code": 2, "codeName": "BadValue"}, ("BadValue", 2)),
+        ({"ok": 0.0, "errmsg": "no", "code": 2}, ("BadValue", 2)),
+        ({"ok": 0.0, "errmsg": "no"}, ("unknown", 0)),
+        ({"n": 0, "writeErrors": [DUPLICATE], "ok": 1.0}, ("DuplicateKey", 11000)),
+        ({"n": 0, "writeErrors": [{**DUPLICATE, "code": 51091}, DUPLICATE], "ok": 1.0}, ("Location51091", 51091)),
+        ({"nModified": 0, "n": 3, "writeErrors": [DUPLICATE], "ok": 1.0}, ("DuplicateKey", 11000)),
+        ({"n": 1, "upserted": [{"index": 0, "_id": {"writeErrors": [DUPLICATE]}}], "ok": 1.0}, ("ok", 0)),
+        ({"cursor": {"firstBatch": [{"writeErrors": [DUPLICATE]}], "id": 0, "ns": "a.b"}, "ok": 1.0}, ("ok", 0)),
+    ],
+)
+def test_outcomes_of_replies(document: dict[str, Any], outcome: tuple[str, int]) -> None:
+    assert outcome_of_reply(op_msg(bson.encode(document), request_id=1)) == outcome

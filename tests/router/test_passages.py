@@ -464,6 +464,22 @@ class TestChanges:
             assert shape["metrics"]["bytesReturned"] == before["metrics"]["bytesReturned"]
             assert router.context.metrics.operations.statistics()["find"].outcomes["BadValue"] == 1
 
+    async def test_a_write_with_errors_is_an_error_of_its_shape_and_of_its_command(self) -> None:
+        async with passage_router() as router:
+            client = await router.connect()
+            for key in range(4):
+                await exchange(client, EACH["insert"](key))
+            error = {"index": 0, "code": 11000, "errmsg": "E11000 duplicate key error"}
+            taken, router.answer = router.taken, lambda *_: {"n": 0, "writeErrors": [error], "ok": 1.0, **times()}
+            await exchange(client, EACH["insert"](4))
+            assert router.taken == taken
+            [shape] = router.context.query_shapes.documents()
+            assert (shape["metrics"]["execCount"], shape["metrics"]["errorCount"]) == (5, 1)
+            statistics = router.context.metrics.operations.statistics()["insert"]
+            assert statistics.outcomes == {"ok": 4, "DuplicateKey": 1}
+            # As in mongos, the command itself has not failed.
+            assert statistics.failures == 0
+
     async def test_no_shape_is_counted_once_they_are_off(self) -> None:
         async with passage_router() as router:
             client = await router.connect()

@@ -85,11 +85,21 @@ def taken(mini: MiniCluster, shard: str = "sh0") -> int:
 
 def counted(mini: MiniCluster, outcome: str, shard: str = "sh0") -> int:
     """Return the number of times that passages had an outcome on a shard."""
-    port = mini.shards[shard].members[0].metrics_port
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        found = re.search(rf'passages_total\{{outcome="{outcome}"\}} (\S+)', page.read().decode())
+    found = re.search(rf'passages_total\{{outcome="{outcome}"\}} (\S+)', metrics_page(mini, shard))
     assert found is not None
     return int(float(found[1]))
+
+
+def inserts_with_duplicate_keys(mini: MiniCluster, shard: str = "sh0") -> int:
+    found = re.search(r'operations_total\{command="insert",outcome="DuplicateKey"\} (\S+)', metrics_page(mini, shard))
+    return 0 if found is None else int(float(found[1]))
+
+
+def metrics_page(mini: MiniCluster, shard: str) -> str:
+    port = mini.shards[shard].members[0].metrics_port
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        text: str = page.read().decode()
+    return text
 
 
 @pytest.fixture
@@ -115,6 +125,14 @@ class TestServed:
             again = [learned.versioned({**each}) for each in map(_on_next_key, commands)]
             assert taken(mini) - before == len(commands)
         assert [_without_key(each) for each in again] == [_without_key(each) for each in with_passages]
+
+    def test_a_write_with_errors_is_not_counted_as_ok(self, learned: ShardedNamespace, mini: MiniCluster) -> None:
+        for key in range(100, 100 + LEARNING):
+            assert learned.versioned(insert(key))["n"] == 1
+        before, taken_before = inserts_with_duplicate_keys(mini), taken(mini)
+        assert learned.versioned(insert(20))["writeErrors"][0]["code"] == 11000
+        assert inserts_with_duplicate_keys(mini) - before == 1
+        assert taken(mini) - taken_before == 1
 
     @pytest.mark.parametrize(
         ("further", "is_open_passed_on"),

@@ -21,6 +21,8 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.operation_metrics import (
     HOST_UNREACHABLE,
     OK,
+    WRITE_ERRORS,
+    WRITTEN,
     outcome_of_failure,
     outcome_of_reply,
     outcome_of_success,
@@ -44,7 +46,7 @@ from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, BackendError, Command
 from shardwright.wire.hello import HELLO_NAMES
 from shardwright.wire.logger import Logger, get_logger
 from shardwright.wire.message import OpMsg, reply_document
-from shardwright.wire.rawbson import decode_document, is_string
+from shardwright.wire.rawbson import is_string
 from shardwright.wire.request import RETRYABLE_WRITES, Request
 from shardwright.wire.request_validation import error_of_request
 from shardwright.wire.tls import ProcessTls
@@ -141,8 +143,11 @@ class SidecarHandler(ABC):
                 reply = await self.dispatch(client, client.state, request)
             else:
                 reply = await self._controlled(self._access, client, client.state, request)
-            if reply is not None and reply.startswith(FAILED, BODY_ELEMENTS_AT):
-                outcome = _code_name(reply)
+            if reply is not None and (
+                reply.startswith(FAILED, BODY_ELEMENTS_AT)
+                or (reply.startswith(WRITTEN, BODY_ELEMENTS_AT) and WRITE_ERRORS in reply)
+            ):
+                outcome, _ = outcome_of_reply(reply)
             elif client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if reply is not None and request.name not in _READS:
@@ -261,11 +266,6 @@ class SidecarHandler(ABC):
             namespace=self.namespace_of(request),
             outcome=outcome,
         )
-
-
-def _code_name(reply: bytes) -> str:
-    document = decode_document(reply[21:])
-    return str(document.get("codeName", document.get("code", "unknown")))
 
 
 async def rotate_both(tls: ProcessTls, upstream: Upstream, request: Request, logs: DaemonLogs) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bson.int64 import Int64
 
-from shardwright.daemon.operation_metrics import OK, UNKNOWN_COMMAND
+from shardwright.daemon.operation_metrics import UNKNOWN_COMMAND
 from shardwright.router.context.options import MONGODB_VERSION
 from shardwright.router.context.router_context import RouterContext
 from shardwright.router.operations.operation import Operation
@@ -161,12 +161,7 @@ def _server_status(context: RouterContext, is_wanted: Callable[[str], bool]) -> 
 
 
 def _asserts(context: RouterContext) -> dict[str, int]:
-    failed = sum(
-        count
-        for each in context.metrics.operations.statistics().values()
-        for outcome, count in each.outcomes.items()
-        if outcome != "ok"
-    )
+    failed = sum(each.failures for each in context.metrics.operations.statistics().values())
     return {"regular": 0, "warning": 0, "msg": 0, "user": failed, "tripwire": 0, "rollovers": 0}
 
 
@@ -228,9 +223,8 @@ def _commands(context: RouterContext) -> dict[str, Any]:
     counts = context.metrics.operations.statistics()
     shown: dict[str, Any] = {"<UNKNOWN>": Int64(counts[UNKNOWN_COMMAND].count if UNKNOWN_COMMAND in counts else 0)}
     for name in sorted(context.commands.names):
-        total = counts[name].count if name in counts else 0
-        succeeded = counts[name].outcomes[OK] if name in counts else 0
-        shown[name] = {"failed": Int64(total - succeeded), "total": Int64(total)}
+        total, failed = (counts[name].count, counts[name].failures) if name in counts else (0, 0)
+        shown[name] = {"failed": Int64(failed), "total": Int64(total)}
     return shown
 
 
