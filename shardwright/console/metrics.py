@@ -6,9 +6,9 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.client import HTTPException
 from math import inf
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from shardwright.wire.logger import get_logger
 _log = get_logger("console.metrics")
 
 Labels = frozenset[tuple[str, str]]
+Samples = Mapping[tuple[str, Labels], float]
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -28,7 +29,11 @@ POINTS_MAX: Final = 720
 RATE_SECONDS_MIN: Final = 2.0
 """Minimum time span of a rate. Over a shorter one, single operations would be drawn as peaks."""
 
-_FETCH_SECONDS_MAX: Final = 2.0
+PAGE_SECONDS_MAX: Final = 2.0
+"""Time within which a process must send its metrics. A paused one is shown without them."""
+
+_READERS_MAX: Final = 256
+_PAGE_BYTES_AT_ONCE: Final = 2**16
 _ROUTER: Final = "shardwright_router_"
 _WANTED: Final = re.compile(
     r"shardwright_\w+?_(operations_total|operation_duration_seconds_bucket|shard_request_duration_seconds_bucket|"
@@ -46,23 +51,26 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The samples of all processes at one time.
+    """The samples of all processes, read at about one time.
 
     Attributes:
+        at: when all pages had been read.
         samples: by process, then by name and labels.
+        times: when the page of each process had been read. A process that is slow to answer delays `at`.
     """
 
     at: float
-    samples: Mapping[str, Mapping[tuple[str, Labels], float]]
+    samples: Mapping[str, Samples]
+    times: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, at: float, texts: Mapping[str, str], wanted: re.Pattern[str] = _ANY) -> "Scrape":
-        """Parse the metrics of processes, by their names.
+    def of(cls, at: float, texts: Mapping[str, str], *, times: Mapping[str, float] | None = None) -> "Scrape":
+        """Parse the metrics of processes, by their names."""
+        return cls(at, {process: dict(_samples(text, _ANY)) for process, text in texts.items()}, times or {})
 
-        Args:
-            wanted: matches the names of the samples to keep.
-        """
-        return cls(at, {process: dict(_samples(text, wanted)) for process, text in texts.items()})
+    def time_of(self, process: str) -> float:
+        """Return when the page of a process had been read."""
+        return self.times.get(process, self.at)
 
 
 def _samples(text: str, wanted: re.Pattern[str]) -> Iterator[tuple[tuple[str, Labels], float]]:
@@ -120,9 +128,9 @@ class Interval:
     """The time between two scrapes of a cluster."""
 
     def __init__(self, before: Scrape, after: Scrape) -> None:
-        self._before = before
         self.after = after
-        self.seconds = max(after.at - before.at, 1e-9)
+        self.seconds = max(after.at - before.at, _SECONDS_MIN)
+        self._earlier = dict(_with_earlier(before, after))
 
     def rates(self, name: str, label: str, **wanted: str) -> dict[str, float]:
         """Return the increase per second of a counter in all processes, by a label.
@@ -131,20 +139,34 @@ class Interval:
             wanted: values that other labels must have.
         """
         rates: dict[str, float] = {}
-        for labels, increase in self._increases(name):
+        for labels, increase, seconds in self._increases(name):
             if wanted.items() <= labels.items():
                 value = labels.get(label, "")
-                rates[value] = rates.get(value, 0) + increase / self.seconds
+                rates[value] = rates.get(value, 0) + increase / seconds
         return rates
 
     def rate(self, name: str, **wanted: str) -> float:
         """Return the increase per second of a counter in all processes."""
         return sum(self.rates(name, "", **wanted).values())
 
+    def rates_of_durations(self, name: str, label: str) -> dict[str, float]:
+        """Return the durations per second that a histogram has counted in all processes, by a label."""
+        return self.rates(f"{name}_bucket", label, le="+Inf")
+
+    def operations(self) -> dict[str, tuple[float, float]]:
+        """Return the operations of users and their errors per second, by command, for commands that have run."""
+        name = f"{_ROUTER}operations_total"
+        succeeded = self.rates(name, "command", outcome="ok")
+        return {
+            command: (rate, max(0.0, rate - succeeded.get(command, 0)))
+            for command, rate in self.rates(name, "command").items()
+            if rate and command not in _OWN
+        }
+
     def durations(self, name: str, label: str) -> dict[str, Durations]:
         """Return the durations of a histogram in all processes, by a label."""
         found: dict[str, Durations] = {}
-        for labels, increase in self._increases(f"{name}_bucket"):
+        for labels, increase, _ in self._increases(f"{name}_bucket"):
             buckets = found.setdefault(labels.get(label, ""), Durations()).buckets
             bound = float(labels["le"])
             buckets[bound] = buckets.get(bound, 0) + increase
@@ -167,15 +189,36 @@ class Interval:
             value for samples in self.after.samples.values() for (each, _), value in samples.items() if each == name
         )
 
-    def _increases(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        for process, samples in self.after.samples.items():
-            earlier = self._before.samples.get(process)
-            if earlier is None:
-                continue  # it missed the earlier scrape, so its counts would cover more than the interval
-            for (each, labels), value in samples.items():
+    def _increases(self, name: str) -> Iterator[tuple[dict[str, str], float, float]]:
+        """Yield the labels of a counter, its increase in each process, and the seconds between the process's pages."""
+        for process, (earlier, seconds) in self._earlier.items():
+            for (each, labels), value in self.after.samples[process].items():
                 if each == name:
-                    past = earlier.get((each, labels), 0)
-                    yield dict(labels), value - past if value >= past else value  # a restarted process counts from 0
+                    yield dict(labels), value - earlier.get((each, labels), 0), seconds
+
+
+def _with_earlier(before: Scrape, after: Scrape) -> Iterator[tuple[str, tuple[Samples, float]]]:
+    """Yield each process with the samples from which it has counted on, and the seconds since then.
+
+    A process that missed the earlier scrape is omitted: its counts would cover more than the interval.
+    """
+    for process, samples in after.samples.items():
+        earlier = before.samples.get(process)
+        if earlier is not None:
+            seconds = max(after.time_of(process) - before.time_of(process), _SECONDS_MIN)
+            yield process, ({} if _has_restarted(earlier, samples) else earlier, seconds)
+
+
+def _has_restarted(earlier: Samples, later: Samples) -> bool:
+    """Whether a process counts from 0 again. Its counters may have passed their former values since the restart."""
+    if earlier.get(_STARTED) != later.get(_STARTED):
+        return True
+    return any(value < earlier.get(key, 0) for key, value in later.items() if key[0].endswith(_COUNTED))
+
+
+_STARTED: Final = ("process_start_time_seconds", Labels())
+_COUNTED: Final = ("_total", "_bucket", "_count", "_sum")
+_SECONDS_MIN: Final = 1e-9
 
 
 QUANTILES: Final[Sequence[tuple[str, float]]] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
@@ -230,18 +273,35 @@ class Sampler:
     async def run(self) -> None:
         """Read until cancelled."""
         while self.targets:
-            await self.sample()
+            try:
+                await self.sample()
+            except Exception as error:
+                _log.exception("Could not evaluate the metrics of the daemons", raised=error)
             await asyncio.sleep(self.seconds)
 
     async def sample(self) -> None:
         """Read the metrics once."""
-        texts = await asyncio.gather(*(asyncio.to_thread(_page, target.address) for target in self.targets))
-        pages = {target.process: text for target, text in zip(self.targets, texts, strict=True) if text is not None}
-        silent = frozenset(target.process for target in self.targets) - pages.keys()
-        if silent != self.silent:
-            _log.info("Processes that serve no metrics have changed", silent=sorted(silent))
-        self.silent = silent
-        self.note(Scrape.of(time.monotonic(), pages, _WANTED))
+        loop = asyncio.get_running_loop()
+        # Not the loop's executor: the driver resolves names in it, and frozen processes would occupy its threads.
+        readers = ThreadPoolExecutor(min(len(self.targets), _READERS_MAX) or 1, "metrics")
+        reading = (loop.run_in_executor(readers, _page, target.address) for target in self.targets)
+        try:
+            # The limit of the sockets is one for each step, and there is none for the resolution of names.
+            pages = await asyncio.gather(
+                *(asyncio.wait_for(each, PAGE_SECONDS_MAX) for each in reading), return_exceptions=True
+            )
+        finally:
+            readers.shutdown(wait=False, cancel_futures=True)
+        samples, times, failures = {}, {}, {}
+        for target, page in zip(self.targets, pages, strict=True):
+            if isinstance(page, BaseException):
+                failures[target.process] = str(page) or type(page).__name__
+            else:
+                times[target.process], samples[target.process] = page
+        if failures.keys() != self.silent:
+            _log.info("Processes that serve no metrics have changed", silent=failures)
+        self.silent = frozenset(failures)
+        self.note(Scrape(time.monotonic(), samples, times))
 
     def note(self, scrape: Scrape) -> None:
         """Add a scrape, and a point with the rates since the last one at least `RATE_SECONDS_MIN` ago, or the first."""
@@ -273,24 +333,24 @@ class Sampler:
         return {} if self.latest is None else self.latest.samples.get(process, {})
 
 
-def _page(address: str) -> str | None:
-    try:
-        with _opener.open(f"http://{address}/metrics", timeout=_FETCH_SECONDS_MAX) as reply:
-            text: str = reply.read().decode("utf-8", "replace")
-            return text
-    except (OSError, HTTPException):
-        return None
+def _page(address: str) -> tuple[float, Samples]:
+    """Return the metrics of a process, and when they had been read; raise an exception of any kind otherwise."""
+    deadline = time.monotonic() + PAGE_SECONDS_MAX
+    parts = []
+    with _opener.open(f"http://{address}/metrics", timeout=PAGE_SECONDS_MAX) as reply:
+        while part := reply.read1(_PAGE_BYTES_AT_ONCE):
+            parts.append(part)
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out")
+    at = time.monotonic()
+    return at, dict(_samples(b"".join(parts).decode("utf-8", "replace"), _WANTED))
 
 
 def _point(interval: Interval) -> Point:
-    operations = {
-        name: rate
-        for name, rate in interval.rates(f"{_ROUTER}operations_total", "command").items()
-        if rate and name not in _OWN
-    }
-    succeeded = interval.rates(f"{_ROUTER}operations_total", "command", outcome="ok")
+    operations = interval.operations()
     durations = interval.durations(f"{_ROUTER}operation_duration_seconds", "command")
     requests = interval.durations(f"{_ROUTER}shard_request_duration_seconds", "shard")
+    request_rates = interval.rates_of_durations(f"{_ROUTER}shard_request_duration_seconds", "shard")
     shard_errors = interval.rates(f"{_ROUTER}shard_errors_total", "shard")
     shard_bytes = interval.rates(f"{_ROUTER}shard_bytes_total", "shard")
     targets = interval.rates(f"{_ROUTER}targeted_operations_total", "target")
@@ -299,24 +359,27 @@ def _point(interval: Interval) -> Point:
     for name in operations:
         for bound, count in durations.get(name, Durations()).buckets.items():
             everything.buckets[bound] = everything.buckets.get(bound, 0) + count
-    errors = {name: max(0.0, rate - succeeded.get(name, 0)) for name, rate in operations.items()}
     return Point(
         datetime.now(UTC),
         interval.seconds,
         {
-            name: {"rate": rate, "errors": errors[name], **_quantiles(durations.get(name, Durations()))}
-            for name, rate in operations.items()
+            name: {"rate": rate, "errors": errors, **_quantiles(durations.get(name, Durations()))}
+            for name, (rate, errors) in operations.items()
         },
         {
             name: {
-                "rate": each.count / interval.seconds,
+                "rate": request_rates.get(name, 0),
                 "errors": shard_errors.get(name, 0),
                 "bytes": shard_bytes.get(name, 0),
                 **_quantiles(each),
             }
             for name, each in requests.items()
         },
-        {"rate": sum(operations.values()), "errors": sum(errors.values()), **_quantiles(everything)},
+        {
+            "rate": sum(rate for rate, _ in operations.values()),
+            "errors": sum(errors for _, errors in operations.values()),
+            **_quantiles(everything),
+        },
         (targets.get("allShards", 0) + targets.get("manyShards", 0)) / targeted if targeted else None,
         interval.total(f"{_ROUTER}open_connections"),
         interval.total(f"{_ROUTER}open_cursors"),

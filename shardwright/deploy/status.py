@@ -23,7 +23,7 @@ from shardwright.deploy.access import NO_LOG_IN
 from shardwright.deploy.balancing import bound_text
 from shardwright.deploy.layout import Layout
 from shardwright.deploy.mongod import connect
-from shardwright.deploy.supervisor import ask
+from shardwright.deploy.supervisor import Answer, ask
 from shardwright.deploy.topology import ProcessPlan, Role
 
 _MIGRATIONS: Final[list[dict[str, Any]]] = [
@@ -324,14 +324,17 @@ class Fetched:
 
 def fetch(addresses: Mapping[str, str]) -> Fetched:
     """Read the metrics of processes; ``addresses`` has their ``host:port`` by name."""
-    texts, silent = {}, []
-    for process, address in addresses.items():
+
+    def read(address: str) -> tuple[float, Answer | None]:
         answer = ask(address, "/metrics", _FETCH_SECONDS_MAX)
-        if answer is None:
-            silent.append(process)
-        else:
-            texts[process] = answer.text
-    return Fetched(Scrape.of(time.monotonic(), texts), tuple(silent))
+        return time.monotonic(), answer
+
+    with ThreadPoolExecutor(max_workers=len(addresses) or 1) as asking:
+        pages = dict(zip(addresses, asking.map(read, addresses.values()), strict=True))
+    texts = {process: answer.text for process, (_, answer) in pages.items() if answer is not None}
+    times = {process: at for process, (at, _) in pages.items()}
+    silent = tuple(process for process in pages if process not in texts)
+    return Fetched(Scrape.of(time.monotonic(), texts, times=times), silent)
 
 
 def watch(
@@ -371,8 +374,7 @@ def screen(interval: Interval, silent: Sequence[str], now: datetime) -> str:
 
 
 def _summary(interval: Interval, now: datetime) -> str:
-    operations = interval.rate(f"{_ROUTER}operations_total")
-    failed = operations - interval.rate(f"{_ROUTER}operations_total", outcome="ok")
+    operations = interval.operations().values()
     targets = interval.rates(f"{_ROUTER}targeted_operations_total", "target")
     targeted = sum(targets.values())
     scattered = targets.get("allShards", 0) + targets.get("manyShards", 0)
@@ -381,7 +383,8 @@ def _summary(interval: Interval, now: datetime) -> str:
     enabled = any(interval.gauges(f"{_CONFIGD}balancer_enabled", "").values())
     balancer = "running" if running else "on" if enabled else "off"
     return (
-        f"{now:%H:%M:%S}  {operations:.0f} operations/s, {failed:.1f} errors/s, {share} to several shards  |  "
+        f"{now:%H:%M:%S}  {sum(rate for rate, _ in operations):.0f} operations/s, "
+        f"{sum(errors for _, errors in operations):.1f} errors/s, {share} to several shards  |  "
         f"{interval.total(f'{_ROUTER}open_connections'):.0f} connections, "
         f"{interval.total(f'{_ROUTER}open_cursors'):.0f} cursors, "
         f"{interval.total(f'{_ROUTER}open_transactions'):.0f} transactions  |  balancer {balancer}"
@@ -389,24 +392,19 @@ def _summary(interval: Interval, now: datetime) -> str:
 
 
 def _commands(interval: Interval) -> str:
-    operations = interval.rates(f"{_ROUTER}operations_total", "command")
-    succeeded = interval.rates(f"{_ROUTER}operations_total", "command", outcome="ok")
+    operations = interval.operations()
     durations = interval.durations(f"{_ROUTER}operation_duration_seconds", "command")
-    busiest = sorted((name for name in operations if operations[name]), key=lambda name: (-operations[name], name))
+    busiest = sorted(operations.items(), key=lambda item: (-item[1][0], item[0]))
     rows = [
-        (
-            name,
-            f"{operations[name]:.1f}",
-            f"{operations[name] - succeeded.get(name, 0):.1f}",
-            *quantile_texts(durations.get(name, Durations())),
-        )
-        for name in busiest[:_ROWS_MAX]
+        (name, f"{rate:.1f}", f"{errors:.1f}", *quantile_texts(durations.get(name, Durations())))
+        for name, (rate, errors) in busiest[:_ROWS_MAX]
     ]
     return _table(("COMMAND", "ops/s", "err/s", *_MILLISECONDS), rows or [("(none)", *[""] * 5)])
 
 
 def _shards(interval: Interval) -> str:
     durations = interval.durations(f"{_ROUTER}shard_request_duration_seconds", "shard")
+    requests = interval.rates_of_durations(f"{_ROUTER}shard_request_duration_seconds", "shard")
     errors = interval.rates(f"{_ROUTER}shard_errors_total", "shard")
     transferred = interval.rates(f"{_ROUTER}shard_bytes_total", "shard")
     primaries = interval.gauges(f"{_ROUTER}shard_primary_known", "shard")
@@ -415,7 +413,7 @@ def _shards(interval: Interval) -> str:
     rows = [
         (
             shard,
-            f"{durations[shard].count / interval.seconds:.1f}",
+            f"{requests.get(shard, 0):.1f}",
             f"{errors.get(shard, 0):.1f}",
             *quantile_texts(durations[shard]),
             f"{transferred.get(shard, 0) / 1e6:.2f}",

@@ -100,3 +100,56 @@ def test_the_command_shows_a_running_cluster(cluster: RunningCluster, client: Cl
     for shard in cluster.shards:
         assert any(line.split()[:1] == [shard] and "yes" in line for line in done.stdout.splitlines())
     assert "\x1b" not in done.stdout
+
+
+def counts(operations: int, *, started: float | None = None) -> str:
+    start = "" if started is None else f"process_start_time_seconds {started}\n"
+    return f'{start}{ROUTER}operations_total{{command="find",outcome="ok"}} {operations}\n'
+
+
+def test_rates_of_a_process_use_the_times_of_its_own_pages() -> None:
+    # The page of the frozen process comes late in the second scrape and makes the whole scrape late.
+    before = Scrape.of(10, {"r0": counts(0), "r1": counts(0)}, times={"r0": 10, "r1": 10})
+    after = Scrape.of(14, {"r0": counts(200), "r1": counts(40)}, times={"r0": 12, "r1": 14})
+    assert Interval(before, after).rates(f"{ROUTER}operations_total", "command") == {"find": 100 + 10}
+
+
+def test_requests_to_shards_use_the_times_of_their_pages_too() -> None:
+    before = Scrape.of(10, {"r0": text(0, 0, fast=0, slow=0)}, times={"r0": 10})
+    after = Scrape.of(14, {"r0": text(0, 0, fast=90, slow=10)}, times={"r0": 12})
+    shown = screen(Interval(before, after), (), datetime(2026, 1, 1)).splitlines()
+    assert next(line for line in shown if line.startswith("a ")).split()[1] == "50.0"
+    sampler = Sampler((), 5)
+    sampler.note(before)
+    sampler.note(after)
+    assert sampler.points[-1].shards["a"]["rate"] == 50
+
+
+def test_a_restart_is_one_of_all_counters_of_a_process() -> None:
+    def buckets(fast: int, every: int) -> str:
+        return f'h_bucket{{le="0.001"}} {fast}\nh_bucket{{le="+Inf"}} {every}\n'
+
+    before, after = (Scrape.of(at, {"p": buckets(*each)}) for at, each in ((0, (10, 1000)), (5, (300, 310))))
+    assert Interval(before, after).durations("h", "")[""].buckets == {0.001: 300, inf: 310}
+
+
+def test_a_restart_is_seen_by_the_start_time() -> None:
+    before = Scrape.of(0, {"r0": counts(100, started=1000.5)})
+    after = Scrape.of(10, {"r0": counts(150, started=1005.5)})
+    assert Interval(before, after).rate(f"{ROUTER}operations_total") == 15
+
+
+def test_the_screen_and_the_console_leave_out_the_same_commands() -> None:
+    def page(operations: int) -> str:
+        hellos = f'{ROUTER}operations_total{{command="hello",outcome="ok"}} {operations * 7}\n'
+        return counts(operations) + hellos
+
+    before, after = Scrape.of(0, {"r0": page(0)}), Scrape.of(5, {"r0": page(50)})
+    shown = screen(Interval(before, after), (), datetime(2026, 1, 1))
+    assert "  10 operations/s" in shown
+    assert "hello" not in shown
+    sampler = Sampler((), 5)
+    sampler.note(before)
+    sampler.note(after)
+    assert sampler.points[-1].total["rate"] == 10
+    assert set(sampler.points[-1].commands) == {"find"}
