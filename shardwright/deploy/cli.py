@@ -5,13 +5,16 @@ mongosh and tail replace its process; the console runs alongside a cluster.
 
 import argparse
 import os
+import select
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
@@ -52,6 +55,9 @@ _CONSOLE_STOP_SECONDS_MAX: Final = 10.0
 EXIT_INCONSISTENT: Final = 2
 """The exit status of `shardwright check` after findings; errors exit with 1."""
 
+EXIT_OUTPUT_CLOSED: Final = 141
+"""The exit status that a shell reports for a program ended by SIGPIPE."""
+
 EXIT_INTERRUPTED: Final = 130
 """The exit status that a shell reports for a command ended by SIGINT."""
 
@@ -65,6 +71,7 @@ class Program:
 
     def replace_this_process(self) -> None:
         """Run the program in place of this process."""
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the program would inherit that
         try:
             os.execvpe(self.words[0], list(self.words), {**os.environ, **self.environment})
         except OSError as error:
@@ -148,7 +155,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = argument_parser().parse(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_interrupt():
-            return _COMMANDS[options.command](options)
+            status = _COMMANDS[options.command](options)
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        # The reader of the output, for example head, has read enough. At the exit, the rest must go elsewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OUTPUT_CLOSED
     except DeployError as error:
         print(f"shardwright: {error}", file=sys.stderr)
         return error.exit_status
@@ -160,6 +175,13 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("shardwright: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _is_output_closed() -> bool:
+    """Whether the standard output is a pipe without a reader."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -333,7 +355,7 @@ def _map(options: argparse.Namespace) -> int:
 def _top(options: argparse.Namespace) -> int:
     watch(
         ClusterObserver(options.dir).metrics_addresses(),
-        sys.stdout.write,
+        partial(print, end="", flush=True),
         time.sleep,
         seconds=options.interval,
         times=options.times,

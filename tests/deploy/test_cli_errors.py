@@ -1,7 +1,11 @@
 """Errors before anything runs: one sentence, a non-zero exit status, and nothing left behind."""
 
+import argparse
 import json
+import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -10,7 +14,8 @@ from typing import Final
 
 import pytest
 
-from shardwright.deploy.cli import main
+from shardwright.deploy import cli
+from shardwright.deploy.cli import EXIT_OUTPUT_CLOSED, main
 from shardwright.deploy.cluster_state import FORMAT, ClusterState
 from shardwright.deploy.layout import Layout
 from shardwright.deploy.topology import Size, Topology
@@ -42,6 +47,44 @@ def error_of(*arguments: str) -> str:
     with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
         status = main(list(arguments))
     return error_in(status, output.getvalue(), errors.getvalue())
+
+
+@pytest.mark.parametrize(("reads", "repeated"), [(0, 1), (1, 100_000)])
+def test_a_closed_output_is_a_normal_end(reads: int, repeated: int) -> None:
+    """As `shardwright top | head -1` does, close the output early or while it is written."""
+    code = f"""
+from shardwright.deploy import cli
+cli._COMMANDS = {{"ps": lambda options: [print("a line") for _ in range({repeated})] and 0}}
+raise SystemExit(cli.main(["ps"]))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(reads):
+            assert process.stdout.readline() == b"a line\n"
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (EXIT_OUTPUT_CLOSED, b"")
+
+
+def test_a_program_in_place_of_the_command_ends_with_its_output() -> None:
+    code = "from shardwright.deploy.cli import Program; Program(['yes']).replace_this_process()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (-signal.SIGPIPE, b"")
+
+
+def test_other_broken_pipes_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_COMMANDS", {"ps": fail})
+    with pytest.raises(BrokenPipeError):
+        main(["ps"])
 
 
 def error_in(status: int, output: str, errors: str) -> str:
