@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from shardwright.console.settings import Settings
 
 _SECONDS: Final = 15.0
 _LISTED_MAX: Final = 500
+_AT_ONCE: Final = 16
 _PARAMETERS_OF_EACH: Final = frozenset({"ok", "operationTime", "$clusterTime"})
 _SECRET_WORDS: Final = ("password", "key", "secret", "credential", "filter", "command", "query", "shape")
 
@@ -26,9 +27,8 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
 
     async def read() -> dict[str, Any]:
         refusals: list[str] = []
-        users, roles, whole, differing = await asyncio.gather(
-            maybe(reader.command({"usersInfo": {"forAllDBs": True}}), {}, refusals),
-            maybe(reader.command({"rolesInfo": 1}), {}, refusals),
+        (users, roles), whole, differing = await asyncio.gather(
+            _users_and_roles(reader, refusals),
             overview(reader, sampler, settings),
             maybe(_differing(reader), [], refusals),
         )
@@ -41,7 +41,7 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
                     "roles": [f"{role['role']}@{role['db']}" for role in each.get("roles", ())],
                     "mechanisms": each.get("mechanisms", []),
                 }
-                for each in users.get("users", ())[:_LISTED_MAX]
+                for each in users[:_LISTED_MAX]
             ],
             "roles": [
                 {
@@ -49,7 +49,7 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
                     "db": each["db"],
                     "inherits": [f"{role['role']}@{role['db']}" for role in each.get("roles", ())],
                 }
-                for each in roles.get("roles", ())[:_LISTED_MAX]
+                for each in roles[:_LISTED_MAX]
             ],
             "certificates": [
                 {"address": each["address"], "expires": each["certificateExpires"]}
@@ -72,6 +72,35 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
         }
 
     return await reader.kept("security", _SECONDS, read)
+
+
+async def _users_and_roles(reader: Reader, refusals: list[str]) -> tuple[list[Document], list[Document]]:
+    found: Document = await maybe(reader.command({"usersInfo": {"forAllDBs": True}}), {}, refusals)
+    users: list[Document] = found.get("users", [])
+    none: list[Document] = []
+    return users, await maybe(user_defined_roles(reader, users), none, refusals)
+
+
+async def user_defined_roles(reader: Reader, users: Iterable[Document]) -> list[Document]:
+    """Return the roles of all databases that exist, have users, or have roles of users.
+
+    ``rolesInfo`` reads one database, and a database with roles need not have collections.
+
+    Raises:
+        Refused: the user may not read roles.
+    """
+    databases = {"admin"}
+    for user in users:
+        databases |= {user["db"], *(role["db"] for role in user.get("roles", ()))}
+    listed: Document = await maybe(reader.command({"listDatabases": 1, "nameOnly": True}), {}, [])
+    databases |= {each["name"] for each in listed.get("databases", ())}
+    found: list[Document] = []
+    names = sorted(databases)[:_LISTED_MAX]
+    for at in range(0, len(names), _AT_ONCE):
+        several = names[at : at + _AT_ONCE]
+        for reply in await asyncio.gather(*(reader.command({"rolesInfo": 1}, database) for database in several)):
+            found += reply["roles"]
+    return found
 
 
 async def _differing(reader: Reader) -> list[Document]:
