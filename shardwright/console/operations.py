@@ -73,6 +73,24 @@ async def operations(reader: Reader, sampler: Sampler) -> dict[str, Any]:
     }
 
 
+def charts(history: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the charts of the page: the times, and the names and values of each one's curves, in their order."""
+    totals, quantiles = {"operations": "rate", "errors": "errors"}, ("p50", "p95", "p99")
+    shards: Mapping[str, Any] = history["shards"]
+    return {
+        "rates": {
+            "at": history["at"],
+            "names": [*totals, *(f"shard {name}" if name in totals else name for name in shards)],
+            "values": [*(history[name] for name in totals.values()), *shards.values()],
+        },
+        "latencies": {
+            "at": history["at"],
+            "names": [*quantiles],
+            "values": [history[name] for name in quantiles],
+        },
+    }
+
+
 def _rows(by_name: Mapping[str, Mapping[str, float | None]], label: str) -> list[Document]:
     rows = [{label: name, **values} for name, values in by_name.items()]
     return sorted(rows, key=lambda row: -(row["rate"] or 0))

@@ -22,7 +22,7 @@ from shardwright.console.api import ENDPOINTS, chunks, heat, shapes
 from shardwright.console.drawing import MODES
 from shardwright.console.dry_runs import dry_run
 from shardwright.console.heat_map import MEASURES, WINDOWS
-from shardwright.console.operations import route_text
+from shardwright.console.operations import charts, route_text
 from shardwright.console.reader import Refused, maybe
 from shardwright.console.sessions import Call, Rights, Session
 from shardwright.console.settings import STATIC, TEMPLATES, Settings
@@ -67,6 +67,7 @@ class Renderer:
             colour=drawing.colour,
             shell=shell_text,
             route_text=route_text,
+            charts=charts,
         )
 
     async def page(
@@ -184,11 +185,6 @@ def _direction(value: object) -> str:
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def dict_with(value: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings."""
-    return {**value, **more}
-
-
 def data(value: object) -> str:
     """Encode a value for an attribute that a script reads."""
     return json.dumps(value, separators=(",", ":"))
@@ -206,7 +202,6 @@ _FILTERS: Final = {
     "short": short_text,
     "shell": shell_text,
     "data": data,
-    "dict_with": dict_with,
 }
 
 

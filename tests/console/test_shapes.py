@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.console.operations import route_text, slow_shapes
+from shardwright.console.operations import charts, route_text, slow_shapes
 from shardwright.console.shell_syntax import parsed
 from shardwright.daemon.log_formats import MongodbFormatter
 
@@ -60,3 +60,16 @@ def test_slow_operations_are_added_up_by_shape(line: str) -> None:
 def test_the_route_of_a_shape_is_a_command(shape: dict[str, Any], command: dict[str, Any] | None) -> None:
     text = route_text(next(iter(shape)), "shop.orders", shape)
     assert (None if text is None else parsed(text, "shop").command) == command
+
+
+def test_shards_with_the_names_of_totals_have_their_own_curves() -> None:
+    history = {
+        **{"at": [1, 2], "rate": [3, 4], "errors": [0, 1], "p50": [1, 1], "p95": [2, 2], "p99": [3, 3]},
+        "shards": {"errors": [7, 7], "operations": [8, 8]},
+    }
+    assert charts(history)["rates"] == {
+        "at": [1, 2],
+        "names": ["operations", "errors", "shard errors", "shard operations"],
+        "values": [[3, 4], [0, 1], [7, 7], [8, 8]],
+    }
+    assert charts({**history, "shards": {"shard0": [1, 1]}})["rates"]["names"] == ["operations", "errors", "shard0"]

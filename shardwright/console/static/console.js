@@ -34,7 +34,7 @@
       if (found === undefined || found.at.length < 2) {
         continue;
       }
-      const columns = [found.at, ...found.names.map((name) => found.values[name])];
+      const columns = [found.at, ...found.values];
       const known = charts.get(element);
       if (known !== undefined && known.series.length === columns.length) {
         known.setData(columns);
