@@ -12,7 +12,7 @@ from typing import Any, Final
 from shardwright.console.metrics import Durations, Sampler
 from shardwright.console.reader import Document, Reader, Refused, maybe, partly
 from shardwright.console.sessions import Rights
-from shardwright.console.shell_syntax import shell_text
+from shardwright.console.shell_syntax import SyntaxFault, parsed, shell_text
 
 _CURRENT_SECONDS: Final = 1.0
 _SLOW_SECONDS: Final = 5.0
@@ -242,8 +242,13 @@ _ORDER_KEYS: Final[Mapping[str, Callable[[Document], tuple[float, ...]]]] = {
 
 def route_text(command: str, namespace: str, shape: Mapping[str, Any] | None) -> str | None:
     """Return a command for the page *Why did it go there?*, with ``?`` for values; None if a shape has no route."""
-    arguments = {name: value for name, value in (shape or {}).items() if name != command}
     collection = namespace.partition(".")[2]
+    # A hint does not change the route, and no index has the name of a placeholder.
+    given = {name: value for name, value in (shape or {}).items() if name not in (command, "hint")}
+    try:
+        arguments = {name: value if name == "key" else _with_placeholders(value, name) for name, value in given.items()}
+    except _NoPlaceholderError:
+        return None
     if not collection or not arguments:
         return None
     if command in _STATEMENTS:
@@ -254,7 +259,59 @@ def route_text(command: str, namespace: str, shape: Mapping[str, Any] | None) ->
         arguments = arguments if present in arguments else {**arguments, **added}
     elif command not in _COMPLETE:
         return None
-    return shell_text({command: collection, **arguments})
+    text = shell_text({command: collection, **arguments})
+    try:
+        parsed(text, "")
+    except SyntaxFault:  # a field has the name of a type of Extended JSON
+        return None
+    return text
+
+
+class _NoPlaceholderError(ValueError):
+    """An operator has no placeholder that shards would accept in place of its value."""
+
+
+def _with_placeholders(value: Any, place: str) -> Any:  # noqa: ANN401 - any part of a shape
+    """Return a part of a shape with a placeholder of the right type for each value.
+
+    Args:
+        place: the argument or operator that the value belongs to; empty for the value of a field.
+
+    Raises:
+        _NoPlaceholderError: a value has none.
+    """
+    if isinstance(value, Mapping):
+        inherited = place if place in _OF_FIELDS else ""
+        return {
+            name: _with_placeholders(each, name if name.startswith("$") else inherited) for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_placeholders(each, _LISTED.get(place, place)) for each in value]
+    if value != _PLACEHOLDER:
+        return value
+    if place in _WITHOUT_PLACEHOLDER:
+        raise _NoPlaceholderError(place)
+    return 1 if place in _NUMBERS else value
+
+
+_PLACEHOLDER: Final = "?"
+_OF_FIELDS: Final = frozenset({"$geometry", "$inc", "$mul", "$pop", "$bit", "$currentDate", "$sample"})
+"""Operators whose documents have fields with values of the operator's type."""
+
+_NUMBERS: Final = frozenset({"$inc", "$limit", "$mul", "$pop", "$position", "$sample", "$size", "$skip", "$slice"})
+_WITHOUT_PLACEHOLDER: Final = frozenset(
+    {
+        *("filter", "query", "q", "update", "u", "pipeline", "sort", "projection", "fields"),
+        *("$all", "$and", "$elemMatch", "$in", "$nin", "$nor", "$not", "$or", "$text"),
+        *("$geoIntersects", "$geoWithin", "$geometry", "$near", "$nearSphere"),
+        *("$bitsAllClear", "$bitsAllSet", "$bitsAnyClear", "$bitsAnySet"),
+        *("$jsonSchema", "$mod", "$options", "$rand", "$regex", "$sampleRate", "$type", "$where"),
+        *("$bit", "$currentDate"),
+    }
+)
+"""Arguments and operators for which a text, in place of a document, a number, a list or code, is an error."""
+
+_LISTED: Final = {"$all": "", "$in": "", "$nin": ""}
 
 
 _STATEMENTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite, isnan
 from typing import Any, Final
 from uuid import UUID
 
@@ -358,6 +359,9 @@ def _command(collection: str, calls: list[tuple[str, list[Any]]]) -> dict[str, A
     raise SyntaxFault(f"{name} cannot be explained; find, aggregate, count, distinct, insert, update and delete can")
 
 
+_REGEX_FLAGS: Final = {"i": re.I, "l": re.L, "m": re.M, "s": re.S, "u": re.U, "x": re.X}
+
+
 def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
     """Format a value so that it can be pasted into mongosh."""
     match value:
@@ -371,6 +375,8 @@ def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
             return f'NumberLong("{int(value)}")'
         case int():
             return str(value) if value in _INT32 else f'NumberLong("{value}")'
+        case float() if not isfinite(value):
+            return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case float():
             return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
         case Mapping():
@@ -393,7 +399,9 @@ def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
         case UUID():
             return f'UUID("{value}")'
         case Regex():
-            return f"RegExp({json.dumps(str(value.pattern))})"
+            flags = "".join(letter for letter, flag in _REGEX_FLAGS.items() if value.flags & flag)
+            arguments = [str(value.pattern), flags] if flags else [str(value.pattern)]
+            return f"RegExp({', '.join(map(json.dumps, arguments))})"
         case Binary() | bytes():
             return f'BinData({getattr(value, "subtype", 0)}, "{_base64(value)}")'
         case _:

@@ -55,6 +55,29 @@ def test_slow_operations_are_added_up_by_shape(line: str) -> None:
         ),
         ({"find": "?"}, None),
         ({"insert": "?", "x": "?"}, None),
+        ({"find": "?", "filter": {"$where": "?"}}, None),
+        ({"find": "?", "filter": {"$and": [{"a": "?"}, {"$where": "?"}]}}, None),
+        ({"find": "?", "filter": {"a": {"$mod": ["?"]}}}, None),
+        ({"find": "?", "filter": {"a": {"$near": {"$geometry": {"type": "?"}}}}}, None),
+        ({"find": "?", "filter": {"a": {"$oid": "?"}}}, None),
+        ({"find": "?", "filter": "?"}, None),
+        (
+            {"find": "?", "filter": {"a": {"$in": ["?"], "$gt": "?", "$size": "?"}}, "hint": "?"},
+            {"find": "orders", "filter": {"a": {"$in": ["?"], "$gt": "?", "$size": 1}}},
+        ),
+        ({"distinct": "?", "key": "?", "query": {"a": "?"}}, {"distinct": "orders", "key": "?", "query": {"a": "?"}}),
+        (
+            {"aggregate": "?", "pipeline": [{"$match": {"a": "?"}}, {"$sample": {"size": "?"}}, {"$limit": "?"}]},
+            {
+                "aggregate": "orders",
+                "pipeline": [{"$match": {"a": "?"}}, {"$sample": {"size": 1}}, {"$limit": 1}],
+                "cursor": {},
+            },
+        ),
+        (
+            {"findAndModify": "?", "query": {"a": "?"}, "update": {"$inc": {"n": "?"}, "$set": {"b": "?"}}},
+            {"findAndModify": "orders", "query": {"a": "?"}, "update": {"$inc": {"n": 1}, "$set": {"b": "?"}}},
+        ),
     ],
 )
 def test_the_route_of_a_shape_is_a_command(shape: dict[str, Any], command: dict[str, Any] | None) -> None:

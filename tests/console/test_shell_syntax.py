@@ -94,12 +94,29 @@ def test_other_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{"a": MinKey(), "b.c": [1, 2.5, "x"]}, Int64(5), ObjectId(), {"$date": 1}, Timestamp(1, 2), True, None, "é\n"],
+    [
+        {"a": MinKey(), "b.c": [1, 2.5, "x"]},
+        Int64(5),
+        ObjectId(),
+        {"$date": 1},
+        Timestamp(1, 2),
+        True,
+        None,
+        "é\n",
+        float("inf"),
+        -float("inf"),
+        Regex('a"/b', "imsx"),
+        Regex("a"),
+    ],
 )
 def test_what_is_shown_can_be_read_again(value: Any) -> None:  # noqa: ANN401 - any value
     if isinstance(value, dict) and "$date" in value:
         value = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     assert document(shell_text(value)) == value
+
+
+def test_what_is_not_a_number_is_shown_as_in_mongosh() -> None:
+    assert shell_text([float("nan"), float("inf"), -float("inf")]) == "[NaN, Infinity, -Infinity]"
 
 
 def test_bounds_are_short() -> None:
