@@ -95,6 +95,22 @@ def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: Ca
     assert "allowMigrations" not in entry
 
 
+def test_a_late_refinement_is_refused(catalog: CatalogUser, coordinator: CatalogUser) -> None:
+    """Its coordinator has read since that the key is not refined, and given up because an index is missing."""
+    sharded = catalog.shard_collection("late.unrefined")
+    refine = {"_configsvrRefineCollectionShardKey": sharded.namespace, "key": {"x": 1, "y": 1}, "epoch": sharded.epoch}
+    allow = {"_configsvrSetAllowMigrations": sharded.namespace, "collectionUUID": sharded.uuid, "allowMigrations": True}
+    coordinator.run(numbered(allow, 2))
+    with pytest.raises(OperationFailure) as failure:
+        coordinator.run(numbered(refine, 1))
+    assert failure.value.code == ErrorCode.TransactionTooOld
+    for _ in range(2):
+        assert coordinator.run(numbered(refine, 3))["ok"] == 1.0
+    entry = catalog.config.collections.find_one({"_id": sharded.namespace})
+    assert entry is not None
+    assert entry["key"] == {"x": 1, "y": 1}
+
+
 def test_a_late_rename_leaves_a_collection_that_has_its_old_name_again(
     catalog: CatalogUser, coordinator: CatalogUser
 ) -> None:

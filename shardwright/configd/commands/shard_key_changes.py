@@ -25,6 +25,7 @@ from shardwright.configd.catalog.transactions import Transaction
 from shardwright.configd.commands.operation import Operation
 from shardwright.configd.resharding.coordinator import OperationOverError, reshard, run_operation, zone_range
 from shardwright.configd.resharding.transitions import ReshardingStore
+from shardwright.daemon.sidecar.command_sessions import CommandSession, execute_once
 from shardwright.sharding.catalog.documents import REFINING, CollectionEntry
 from shardwright.sharding.chunk_changes import is_extended_by
 from shardwright.sharding.resharding_operation import ReshardingOperation
@@ -244,6 +245,9 @@ async def _end(operation: Operation, found: ReshardingOperation) -> bool:
 async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
     """Extend the key and all bounds; repeating this completes an interrupted refinement, and changes nothing else.
 
+    A command with a session is executed once. So a late one does not refine the key after its coordinator has found it
+    unrefined and given up.
+
     One transaction changes the collection's key, epoch and timestamp, so that shards and routers refuse their present
     versions. The bounds of zones and chunks follow one by one, because a transaction with all of them may not fit into
     the mongod's cache. Until all are extended, readers extend bounds themselves because of a mark in the entry. The
@@ -251,7 +255,7 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: NamespaceNotSharded; StaleEpoch, it is another collection; InvalidOptions, the key does not extend
-            the present one.
+            the present one; TransactionTooOld, the command comes late.
     """
     namespace = str(operation.namespace)
     pattern = ShardKeyPattern.from_bson(operation.arguments.raw(b"key"))
@@ -268,13 +272,16 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
         await _refine(transaction, before, after)
         return before
 
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async def refine() -> None:
         before = await catalog.transaction(work)
         if before is not None:
             details = _details(before, pattern, new_epoch)
             await operation.log_changes("refineCollectionShardKey.start", namespace, details)
         if await _refine_bounds(catalog, namespace):
             await operation.log_changes("refineCollectionShardKey.end", namespace, {})
+
+    async with operation.term.locks.hold(f"ns:{namespace}"):
+        await execute_once(catalog.mongod, CommandSession.of(operation.request), refine)
     return {}
 
 

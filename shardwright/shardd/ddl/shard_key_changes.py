@@ -79,19 +79,25 @@ class RefineCollectionShardKey(Coordinator):
         )
 
     async def _refine(self, pattern: ShardKeyPattern) -> None:
-        """Check the owners, which no longer change, and commit."""
+        """Check the owners, which no longer change, and commit.
+
+        Forbidding migrations has waited for an earlier attempt's commit in progress. The config servers refuse one that
+        arrives later, because of its transaction number.
+        """
         table = await self.read_routing()
-        # With the former key, no earlier attempt or primary has committed.
+        # With the former key, no earlier attempt or primary has committed, nor will its commit arrive late.
         self.must_finish = table is not None and table.key_pattern.fields == pattern.fields
         if table is not None and not self.must_finish:
             for shard_id in sorted(table.shards):
                 await self._check_index(shard_id, pattern, is_unique=table.collection.unique)
+        await self.enter_phase(REFINE)  # for another command to the config servers
         with self.point_of_no_return():
             await (await self.context.catalog()).commit(
                 {
                     "_configsvrRefineCollectionShardKey": str(self.namespace),
                     "key": raw_document(pattern.document),
                     "epoch": self.arguments["oldEpoch"],
+                    **self.session,
                 }
             )
 
