@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.objectid import ObjectId
@@ -43,6 +44,21 @@ def test_every_owner_gets_a_version_that_routers_do_not_have(catalog: CatalogUse
         wide = {**FIELDS, "granularity": "hours", "bucketMaxSpanSeconds": 2_592_000}
         assert (entry["timeseriesFields"], entry["lastmodEpoch"]) == (wide, buckets.epoch)
         assert versions(catalog, buckets) == [(2, 1), (2, 0), (1, 2)]
+
+
+def test_a_late_change_is_refused(catalog: CatalogUser, buckets: Sharded) -> None:
+    """The collection may have been created since, with the granularity that it has."""
+    db, _, collection = buckets.namespace.partition(".")
+    allow = {"_configsvrSetAllowMigrations": buckets.namespace, "allowMigrations": True}
+    change = {"_configsvrCollMod": collection, "collModRequest": {"timeseries": {"granularity": "hours"}}}
+    with catalog.client.start_session() as session:
+        catalog.client.admin.command({**allow, "txnNumber": Int64(2), "writeConcern": MAJORITY}, session=session)
+        with pytest.raises(OperationFailure) as refused:
+            catalog.client[db].command({**change, "txnNumber": Int64(1), "writeConcern": MAJORITY}, session=session)
+    assert refused.value.code == ErrorCode.TransactionTooOld
+    entry = catalog.config.collections.find_one({"_id": buckets.namespace})
+    assert entry is not None
+    assert entry["timeseriesFields"] == FIELDS
 
 
 def test_other_options_are_not_in_the_catalog(catalog: CatalogUser, buckets: Sharded) -> None:

@@ -207,10 +207,12 @@ async def coll_mod(operation: Operation) -> dict[str, Any]:
     """Make the granularity of a collection of buckets coarser, with new versions for all owners of chunks.
 
     The command runs on the collection's database, as in MongoDB. A repeated request changes nothing, even after later
-    ones. Other options change nothing either, because the catalog does not hold them.
+    ones. Other options change nothing either, because the catalog does not hold them. A command with a session is
+    executed once, so that a late one does not change a collection that has been created since.
 
     Raises:
-        CommandError: NamespaceNotSharded; InvalidOptions, it holds no buckets; BadValue, it is not a granularity.
+        CommandError: NamespaceNotSharded; InvalidOptions, it holds no buckets; BadValue, it is not a granularity;
+            TransactionTooOld, the command comes late.
     """
     namespace = str(own_collection(operation.request))
     granularity = _granularity(operation.arguments.nested(b"collModRequest"))
@@ -226,8 +228,10 @@ async def coll_mod(operation: Operation) -> dict[str, Any]:
             chunks = CollectionChunks(transaction, collection)
             chunks.write(bump_each_shard(await chunks.first_of_each_owner(), await chunks.version()))
 
+    catalog = operation.term.catalog
     async with operation.term.locks.hold(f"ns:{namespace}"):
-        await operation.term.catalog.transaction(work)
+        change = partial(catalog.transaction, work)
+        await execute_once(catalog.mongod, CommandSession.of(operation.request), change)
     return {}
 
 

@@ -172,6 +172,7 @@ class GranularityChange:
             change = {
                 "_configsvrCollMod": coordinator.namespace.collection,
                 "collModRequest": {"timeseries": {"granularity": self._granularity}},
+                **coordinator.session,
             }
             await (await coordinator.context.catalog()).commit(change, coordinator.namespace.db)
             await coordinator.enter_phase(UPDATE_SHARDS)

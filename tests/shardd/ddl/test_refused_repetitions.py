@@ -48,6 +48,7 @@ class FakeCluster(FakeShard):
             is a success.
         always: the failures of all commands of a name to a receiver.
         received: the names and receivers of successful commands.
+        numbers: the transaction numbers of all commands to the config servers; None without one.
         over: set once no coordinator's document is left.
     """
 
@@ -56,6 +57,7 @@ class FakeCluster(FakeShard):
         self.outcomes: dict[tuple[str, str], list[CommandError | None]] = {}
         self.always: dict[tuple[str, str], CommandError] = {}
         self.received: list[tuple[str, str]] = []
+        self.numbers: list[int | None] = []
         self.may_migrate = True
         self.key = {"a": 1}
         self.time_series: TimeSeriesFields | None = None
@@ -93,6 +95,7 @@ class FakeCluster(FakeShard):
     async def commit(self, command: Mapping[str, Any], _db: str = "admin") -> dict[str, Any]:
         """Execute a command of the config servers."""
         name = next(iter(command))
+        self.numbers.append(command.get("txnNumber"))
         error = self._next_failure(name, "config")
         if error is None or error is LOST:
             if name == FREEZE:
@@ -263,6 +266,8 @@ def test_a_granularity_is_changed_once_this_shard_may_have_made_the_rest(
     cluster.outcomes[CHANGE, "this"] = [LOST, *cluster.outcomes.get((CHANGE, "this"), [])]
     assert isinstance(run(cluster, arguments=GRANULARITY), dict)
     assert ("_configsvrCollMod", "config") in cluster.received
+    assert None not in cluster.numbers
+    assert len(cluster.numbers) == len(set(cluster.numbers))
     assert cluster.changed() == set(SHARDS)
 
 
