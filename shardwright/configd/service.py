@@ -106,9 +106,9 @@ async def run_config_command(
     if term is None:
         raise CommandError(ErrorCode.NotWritablePrimary, _NOT_PRIMARY)
     command.check_arguments(request)
-    operation = Operation(term, request, client_address)
     try:
-        with trio.fail_after(_seconds_max(request)):
+        with trio.fail_after(_seconds_max(request)) as limit:
+            operation = Operation(term, request, client_address, limit)
             reply = await term.run(lambda: command.handler(operation))
     except trio.TooSlowError:
         raise CommandError(ErrorCode.MaxTimeMSExpired, "operation exceeded time limit") from None

@@ -89,7 +89,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
 
     catalog = operation.term.catalog
     mine = {"uuid": Binary.from_uuid(collection.uuid)}
-    async with operation.term.locks.hold(f"ns:{namespace}", "zones"):
+    async with operation.committing(f"ns:{namespace}", "zones"):
         await execute_once(catalog.mongod, CommandSession.of(operation.request), create)
     return {}
 
@@ -109,7 +109,7 @@ async def commit_drop_collection(operation: Operation) -> dict[str, Any]:
             transaction.delete("collections", [namespace])
 
     catalog = operation.term.catalog
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         document = await catalog.find_by_id("collections", namespace)
         if document is not None and CollectionEntry.from_document(document).uuid == uuid:
             await catalog.delete("tags", {"ns": namespace})
@@ -172,7 +172,7 @@ async def rename_collection_metadata(operation: Operation) -> dict[str, Any]:
             await catalog.delete("chunks", {"uuid": Binary.from_uuid(replaced)})
         await _log(operation, target, is_sharded=uuid is not None)
 
-    async with operation.term.locks.hold(f"ns:{source}", f"ns:{target}", "zones"):
+    async with operation.committing(f"ns:{source}", f"ns:{target}", "zones"):
         await execute_once(catalog.mongod, CommandSession.of(operation.request), rename)
     return {}
 
@@ -229,7 +229,7 @@ async def coll_mod(operation: Operation) -> dict[str, Any]:
             chunks.write(bump_each_shard(await chunks.first_of_each_owner(), await chunks.version()))
 
     catalog = operation.term.catalog
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         change = partial(catalog.transaction, work)
         await execute_once(catalog.mongod, CommandSession.of(operation.request), change)
     return {}
@@ -288,7 +288,7 @@ async def set_allow_migrations(operation: Operation) -> dict[str, Any]:
         return await chunks.owners()
 
     catalog, session = operation.term.catalog, CommandSession.of(operation.request)
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         is_executed = session is not None and await session.is_executed(catalog.mongod)
         owners = await _or_refusal(catalog.transaction(partial(work, is_executed=is_executed)))
         if session is not None and not is_executed:

@@ -165,7 +165,7 @@ async def commit_drop_database(operation: Operation) -> dict[str, Any]:
         return uuids
 
     catalog = operation.term.catalog
-    async with operation.term.locks.hold(f"db:{name.lower()}"):
+    async with operation.committing(f"db:{name.lower()}"):
         if is_meant(await catalog.find_by_id("databases", name)):
             await catalog.delete("tags", {"ns": of_database})  # one by one: there may be any number
         uuids = await catalog.transaction(work)
@@ -201,7 +201,7 @@ async def commit_move_primary(operation: Operation) -> dict[str, Any]:
         transaction.put("databases", [{**document, **entry.moved_to(to, moved_at).to_document()}])
 
     # A shard can be removed only while it has no databases, so not during its removal.
-    async with operation.term.locks.hold(REMOVING_SHARDS, f"db:{name.lower()}"):
+    async with operation.committing(REMOVING_SHARDS, f"db:{name.lower()}"):
         await operation.term.catalog.transaction(work)
     logger.info("A database has another primary shard", db=name, shard=to)
     return {}

@@ -3,10 +3,14 @@
 `configd.service` does what all have in common (primary, write concern, deadline, errors).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
+
+import trio
 
 from shardwright.configd.term.term import Term
 from shardwright.daemon.sidecar.access import SidecarCommand
@@ -22,13 +26,15 @@ class Operation:
         term: the term's resources.
         arguments: the fields of the command.
         client_address: ``ip:port`` of the sender.
+        limit: the scope whose deadline is the end of the request's time limit.
     """
 
-    def __init__(self, term: Term, request: Request, client_address: str) -> None:
+    def __init__(self, term: Term, request: Request, client_address: str, limit: trio.CancelScope) -> None:
         self.term = term
         self.request = request
         self.arguments = Arguments.of(request)
         self.client_address = client_address
+        self.limit = limit
 
     @property
     def name(self) -> str:
@@ -52,6 +58,20 @@ class Operation:
             CommandError: TypeMismatch, InvalidNamespace.
         """
         return Namespace.parse_collection(self.subject)
+
+    @asynccontextmanager
+    async def committing(self, *locks: str) -> AsyncIterator[None]:
+        """Hold named locks of the term in the block, whose writes belong together.
+
+        The time limit of the request applies only to the wait for the locks. If it interrupted the writes, mongod could
+        still be executing one of them after the release of the locks. The end of the term interrupts them nevertheless.
+        """
+        async with self.term.locks.hold(*locks):
+            deadline, self.limit.deadline = self.limit.deadline, math.inf
+            try:
+                yield
+            finally:
+                self.limit.deadline = deadline
 
     async def log_changes(self, what: str, namespace: str, *details: Mapping[str, Any]) -> None:
         """Record changes in ``config.changelog``."""

@@ -280,7 +280,7 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
         if await _refine_bounds(catalog, namespace):
             await operation.log_changes("refineCollectionShardKey.end", namespace, {})
 
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         await execute_once(catalog.mongod, CommandSession.of(operation.request), refine)
     return {}
 
