@@ -9,7 +9,7 @@ buckets open for further measurements and chooses among them without regard to s
 before the end of a range may receive measurements from beyond the end, which belong to another shard or still to the
 donor. If the donor owns them, they would go to a bucket that is now an orphan. MongoDB's donor makes its mongod clear
 its bucket catalog. Here an update closes the endangered buckets, after which mongod opens new ones. They are orphans,
-so clients see no difference.
+so clients see no difference. The critical section continues until they are closed.
 
 **Outcome** (`commit_on_config`). A lost reply of the config servers leaves the outcome open. Before the donor looks at
 the chunks, it makes sure that a delayed commit fails: it raises the chunk's version, and config servers refuse to
@@ -50,6 +50,7 @@ from shardwright.shardd.orphans.range_deletion_tasks import CLEAN_DELAYED, CLEAN
 from shardwright.shardd.range_deleter.range_deleter_service import RangeDeletions
 from shardwright.sharding.catalog.reads import read_routing
 from shardwright.sharding.chunk_changes import extend_bound
+from shardwright.sharding.namespace import Namespace
 from shardwright.sharding.routing_table import RoutedChunk, RoutingTable, ShardedCollection
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.wire.error_codes import ErrorCode
@@ -77,7 +78,7 @@ async def close_open_buckets(mongod: LocalMongod, collection: ShardedCollection,
     closing = {"q": query, "u": {"$set": {"control.closed": True}}, "multi": True, "collation": {"locale": "simple"}}
     namespace = collection.namespace
     update = {"update": namespace.collection, "updates": [closing], "bypassDocumentValidation": True}
-    await mongod.command(namespace.db, update)
+    await mongod.write(namespace.db, update)
 
 
 def _endangered(fields: TimeSeriesFields, collection: ShardedCollection, moved: KeyRange) -> dict[str, Any] | None:
@@ -137,13 +138,30 @@ class DonorCriticalSection(SectionDriver[NamespaceState]):
         await self._context.store.count_critical_section(self.state.namespace)
 
     async def refresh(self) -> None:
-        """Refresh the placement after the commit. If that fails, the waiting operations refresh it themselves."""
-        self.state.forget()
+        """Refresh the placement after the commit. If that fails, the waiting operations refresh it themselves.
+
+        For buckets it is retried until it succeeds. They must be closed before mongod gets further measurements, and
+        only the placement shows whether the range has moved.
+        """
+
+        def log_failure(error: BackendError | CommandError, retry_seconds: float | None = None) -> None:
+            retry = {} if retry_seconds is None else {"retry_seconds": round(retry_seconds, 3)}
+            logger.warning(
+                "Could not refresh after a migration", namespace=self.state.namespace, error=str(error), **retry
+            )
+
+        if Namespace.parse(self.state.namespace).is_time_series_buckets:
+            await until_done(self._refresh, Backoff(first_seconds=0.1, seconds_max=5.0), log_failure)
+            return
         try:
-            await self._context.refresher.refresh_collection(self.state)
-            await self._close_open_buckets()
+            await self._refresh()
         except (CommandError, BackendError) as error:
-            logger.warning("Could not refresh after a migration", namespace=self.state.namespace, error=str(error))
+            log_failure(error)
+
+    async def _refresh(self) -> None:
+        self.state.forget()
+        await self._context.refresher.refresh_collection(self.state)
+        await self._close_open_buckets()
 
     async def _close_open_buckets(self) -> None:
         """Close the buckets that must not receive measurements of this shard any more."""

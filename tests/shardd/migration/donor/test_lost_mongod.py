@@ -32,7 +32,7 @@ from shardwright.sharding.shard_key import ShardKeyPattern
 from shardwright.sharding.time_series import TimeSeriesFields
 from shardwright.sharding.versions import ChunkVersion
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError
+from shardwright.wire.errors import BackendError, CommandError, check_writes
 from shardwright.wire.rawbson import encode_document
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ class World:
     Attributes:
         state: the donor's state of the collection.
         coordinator: the persisted migration.
-        failures: the number of failures of reads (``find``) or of updates of buckets (``update``) to come.
+        failures: the number of failures of reads (``find``), of updates of buckets (``update``) or of refreshes
+            (``refresh``) to come.
+        write_errors: the number of updates of buckets to come that fail without failing the command.
+        are_closed: whether the buckets are closed.
         forgotten: set when the migration is completed and no longer persisted.
         read_outcome: called before the placement is read.
     """
@@ -84,7 +87,9 @@ class World:
             range=KeyRange(LOW, HIGH),
             chunk_version=ChunkVersion(1, 0, COLLECTION.epoch, COLLECTION.timestamp),
         )
-        self.failures = {"find": 0, "update": 0}
+        self.failures = {"find": 0, "update": 0, "refresh": 0}
+        self.write_errors = 0
+        self.are_closed = False
         self.forgotten = trio.Event()
         self.read_outcome: Callable[[], object] = lambda: None
 
@@ -95,11 +100,25 @@ class World:
         if self.failures[name]:
             self.failures[name] -= 1
             raise BackendError("mongod", "the connection was lost", sent=True)
+        if name == "update":
+            return self._close_buckets()
         found = [self.coordinator.to_document()] if command[name] == MIGRATION_COORDINATORS else []
         return {"cursor": {"id": Int64(0), "ns": f"{db}.{command[name]}", "firstBatch": found}}
 
+    def _close_buckets(self) -> dict[str, Any]:
+        assert self.state.critical_section is not None, "buckets may get measurements before they are closed"
+        if self.write_errors:
+            self.write_errors -= 1
+            return {"n": 0, "writeErrors": [{"index": 0, "code": ErrorCode.MaxTimeMSExpired, "errmsg": "too slow"}]}
+        self.are_closed = True
+        return {"n": 1}
+
     async def write(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Write into a collection of ``config`` on the mongod."""
+        """Write on the mongod: into a collection of ``config``, or to buckets."""
+        if "update" in command and db != "config":
+            reply = await self.command(db, command)
+            check_writes(reply)
+            return reply
         await trio.lowlevel.checkpoint()
         if command.get("delete") == MIGRATION_COORDINATORS:
             self.forgotten.set()
@@ -122,6 +141,9 @@ class World:
 
     async def refresh_collection(self, state: NamespaceState) -> None:
         """Refresh the placement."""
+        if self.failures["refresh"]:
+            self.failures["refresh"] -= 1
+            raise CommandError(ErrorCode.HostUnreachable, "no config server")
         state.learn(await self.read(None))
 
     async def take_over(self, nursery: trio.Nursery) -> ActiveMigrations:
@@ -163,16 +185,22 @@ def world() -> World:
     return World()
 
 
-async def test_buckets_cannot_be_closed(world: World, autojump_clock: MockClock) -> None:
-    """The migration ends all the same: a restarted mongod has no open buckets."""
-    world.failures["update"] = 1
+@pytest.mark.parametrize("failure", ["update", "refresh", "write error"])
+async def test_operations_wait_until_buckets_are_closed(world: World, failure: str, autojump_clock: MockClock) -> None:
+    """Otherwise mongod might add measurements that this shard owns to a bucket that it has given away."""
+    if failure == "write error":
+        world.write_errors = 3
+    else:
+        world.failures[failure] = 3
     async with trio.open_nursery() as nursery:
         migration = (await world.take_over(nursery)).donor
         assert migration is not None
         with trio.fail_after(60):
             await migration.ended.wait()
             await world.forgotten.wait()
-    assert world.failures["update"] == 0
+    assert world.write_errors == 0
+    assert world.failures == {"find": 0, "update": 0, "refresh": 0}
+    assert world.are_closed
     assert migration.error is None
     assert world.state.critical_section is None
 
