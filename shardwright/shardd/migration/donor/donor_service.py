@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from shardwright.daemon.backoff import Backoff, until_done
+from shardwright.daemon.backoff import Backoff
 from shardwright.daemon.metrics import Metrics
 from shardwright.shardd.context.shard_context import ShardContext
 from shardwright.shardd.exchange.remote_sets import as_command_error, is_transient
@@ -311,23 +311,32 @@ class DonorService:
             )
 
     async def _salvage(self, migration_id: UUID | None) -> None:
-        """End a migration after an internal error, as a new primary would."""
-
-        def log_failure(error: BackendError | CommandError, retry_seconds: float) -> None:
-            logger.warning(
-                "Could not end a migration after an internal error",
-                migration=str(migration_id),
-                error=str(error),
-                retry_seconds=round(retry_seconds, 3),
-            )
-
+        """End a migration after an internal error, as a new primary would; further errors of any kind delay that."""
         backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
-        for coordinator, attempts in await until_done(self._store.load, backoff, log_failure):
-            if coordinator.id == migration_id and coordinator.decision is None:
-                section = DonorCriticalSection(self._context, coordinator)
-                await section.close()
-                with suppress(CommandError):  # raised if it was aborted
-                    await self._recover_outcome(coordinator, attempts, section)
+        while True:
+            try:
+                await self._end_unfinished(migration_id)
+            except (CommandError, BackendError) as error:
+                logger.warning(
+                    "Could not end a migration after an internal error", migration=str(migration_id), error=str(error)
+                )
+            except Exception:
+                logger.exception("Internal error while ending a migration", migration=str(migration_id))
+            else:
+                return
+            await backoff.pause()
+
+    async def _end_unfinished(self, migration_id: UUID | None) -> None:
+        for coordinator, attempts in await self._store.load():
+            if coordinator.id != migration_id:
+                continue
+            if coordinator.decision is not None:
+                await self._completion(coordinator, attempts).run_until_done()
+                continue
+            section = DonorCriticalSection(self._context, coordinator)
+            await section.close()
+            with suppress(CommandError):  # raised if it was aborted
+                await self._recover_outcome(coordinator, attempts, section)
 
     # To the end
 

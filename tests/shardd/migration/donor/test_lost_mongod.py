@@ -1,6 +1,7 @@
-"""A donor whose mongod does not answer while a migration ends; all servers are simulated."""
+"""A donor whose mongod does not answer, or which fails itself, while a migration ends; all servers are simulated."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from shardwright.shardd.context.ddl_locks import DDLLocks
 from shardwright.shardd.context.fail_point_names import FAIL_POINT_NAMES
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.shardd.migration.active_migrations import (
+    COMMITTED,
     MIGRATION_COORDINATORS,
     ActiveMigrations,
     MigrationCoordinatorDocument,
@@ -71,6 +73,7 @@ class World:
         are_closed: whether the buckets are closed.
         forgotten: set when the migration is completed and no longer persisted.
         read_outcome: called before the placement is read.
+        internal_errors: the number of internal errors to come while the range deletion is made ready.
     """
 
     def __init__(self) -> None:
@@ -92,6 +95,7 @@ class World:
         self.are_closed = False
         self.forgotten = trio.Event()
         self.read_outcome: Callable[[], object] = lambda: None
+        self.internal_errors = 0
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command on the mongod: a read of persisted migrations, or the update that closes buckets."""
@@ -122,6 +126,8 @@ class World:
         await trio.lowlevel.checkpoint()
         if command.get("delete") == MIGRATION_COORDINATORS:
             self.forgotten.set()
+        elif command.get("update") == MIGRATION_COORDINATORS:
+            self.coordinator = replace(self.coordinator, decision=command["updates"][0]["u"]["$set"]["decision"])
         return {"n": 1}
 
     async def read(self, read: object) -> RoutingTable:
@@ -146,6 +152,13 @@ class World:
             raise CommandError(ErrorCode.HostUnreachable, "no config server")
         state.learn(await self.read(None))
 
+    async def mark_ready(self, _migration_id: object, *, when: str) -> None:
+        """Make the range deletion ready."""
+        await trio.lowlevel.checkpoint()
+        if self.internal_errors:
+            self.internal_errors -= 1
+            raise ValueError(when)
+
     async def take_over(self, nursery: trio.Nursery) -> ActiveMigrations:
         """Take the migration over; return the active migrations."""
         active = ActiveMigrations()
@@ -163,7 +176,7 @@ class World:
         )
         service = DonorService(
             cast("ShardContext", context),
-            cast("RangeDeletions", SimpleNamespace(mark_ready=done)),
+            cast("RangeDeletions", self),
             active,
             MigrationParameters(),
             trio.lowlevel.checkpoint,
@@ -203,6 +216,21 @@ async def test_operations_wait_until_buckets_are_closed(world: World, failure: s
     assert world.are_closed
     assert migration.error is None
     assert world.state.critical_section is None
+
+
+async def test_a_decided_migration_is_completed_after_internal_errors(world: World, autojump_clock: MockClock) -> None:
+    """Otherwise operations would wait on the recipient until the donor's next term."""
+    world.internal_errors = 3
+    async with trio.open_nursery() as nursery:
+        migration = (await world.take_over(nursery)).donor
+        assert migration is not None
+        with trio.fail_after(60):
+            await migration.ended.wait()
+            assert isinstance(migration.error, CommandError)
+            assert migration.error.code == ErrorCode.InternalError
+            await world.forgotten.wait()
+    assert world.internal_errors == 0
+    assert world.coordinator.decision == COMMITTED
 
 
 async def test_migrations_cannot_be_read_after_an_internal_error(world: World, autojump_clock: MockClock) -> None:
