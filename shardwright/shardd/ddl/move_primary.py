@@ -22,12 +22,14 @@ from shardwright.shardd.context.fail_point_names import (
 from shardwright.shardd.context.shard_context import ShardContext, log_change
 from shardwright.shardd.ddl.coordinator import Coordinator, LocalMigrations
 from shardwright.shardd.ddl.database_copy import DatabaseCopy, DatabaseRecipient, create_sharded_on, sharded_namespaces
+from shardwright.shardd.ddl.participants import database_closed
 from shardwright.shardd.local_mongod.moved_contents import drop_exactly, drop_views
 from shardwright.shardd.metadata.critical_sections import MOVE, Drain, SectionDriver
 from shardwright.shardd.metadata.database_state import DatabaseState
 from shardwright.shardd.metadata.namespace_state import NamespaceState
 from shardwright.sharding.catalog.reads import read_database
 from shardwright.sharding.namespace import Namespace
+from shardwright.sharding.versions import DatabaseVersion
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import BackendError, CommandError
 from shardwright.wire.logger import get_logger
@@ -222,12 +224,26 @@ class MovePrimary(Coordinator):
         await context.advance_cluster_time(self.arguments["movedAt"])
         copies = self.arguments["copies"]
         await drop_exactly(context.mongod, [(Namespace.parse(each["ns"]), _uuid(each["of"])) for each in copies])
-        await drop_views(context.mongod, db, self.arguments["copiedViews"])
-        context.views.forget()
+        await self._drop_views()
         await self._recipient().end()
         # Our own addition: change streams look up the primary shard at the time of an event.
         details = {**self._details, "movedAt": self.arguments["movedAt"]}
         await log_change(context, "movePrimary.commit", db, details)
+
+    async def _drop_views(self) -> None:
+        """Drop the views that were moved, unless a drop of the database has dropped them since.
+
+        Views are dropped by name. So a view of the same name must be neither in a newer database on this shard, nor
+        created while the older one is dropped.
+        """
+        context, db = self.context, self.namespace.db
+        async with database_closed(context, db, {"command": "movePrimary", **self.id}):
+            entry = await (await context.catalog()).read(read_database(db))
+            moved = DatabaseVersion.from_value(self.arguments["databaseVersion"])
+            me = context.require_identity().shard_name
+            if entry is not None and entry.version.timestamp == moved.timestamp and entry.primary != me:
+                await drop_views(context.mongod, db, self.arguments["copiedViews"])
+        context.views.forget()
 
     async def _give_up(self, error: CommandError) -> None:
         reason = {"code": error.code, "errmsg": error.message}

@@ -366,10 +366,15 @@ class CoordinatorService:
         return await run.result(lsid)
 
     async def wait_database_released(self, db: str) -> None:
-        """Wait until this shard, a former primary shard of the database, has dropped its collections."""
+        """Wait until this shard, a former primary shard of the database, has dropped its collections.
+
+        Raises the error that interrupted the coordinator, for example a step-down. The next primary continues it.
+        """
         run = self._runs.get((f"{db}.", MovePrimary.operation_type))
         if run is not None:
             await run.ended.wait()
+            if run.coordinator.phase is not None and run.error is not None:
+                raise run.error
 
     async def wait_user_writes_over(self) -> None:
         """Wait for the coordinators in progress that write for users; later ones check the block themselves."""
