@@ -38,6 +38,9 @@ DB: Final = "config"
 
 _ADMIN: Final = "admin"
 
+_REPLACEMENTS_MAX: Final = 10
+"""Maximum attempts to write the first chunks of a collection."""
+
 
 class Catalog:
     """The config database on the local mongod, which is primary.
@@ -129,6 +132,29 @@ class Catalog:
     async def delete(self, collection: str, query: Mapping[str, Any]) -> None:
         """Delete documents without references."""
         await self._write({"delete": collection, "deletes": [{"q": query, "limit": 0}]})
+
+    async def replace_chunks(self, uuid: Binary, chunks: Sequence[Mapping[str, Any]]) -> None:
+        """Write the first chunks of a collection without an entry, and delete those that an earlier attempt has left.
+
+        mongod may still be inserting chunks for a process that was killed. Chunks have the same versions in both
+        attempts, so one of them soon fails. This is repeated until exactly these chunks are there.
+
+        Raises:
+            CommandError: DuplicateKey, there are other chunks even after several attempts.
+        """
+        backoff = Backoff(first_seconds=0.1, seconds_max=1.0)
+        for attempts_left in reversed(range(_REPLACEMENTS_MAX)):
+            await self.delete("chunks", {"uuid": uuid})
+            try:
+                await self.insert("chunks", chunks)
+                if await self.count("chunks", {"uuid": uuid}) == len(chunks):
+                    return
+                raise CommandError(ErrorCode.DuplicateKey, "another process is inserting chunks of the collection")
+            except CommandError as error:
+                if error.code != ErrorCode.DuplicateKey or not attempts_left:
+                    raise
+                logger.warning("Writing the chunks of a collection again", error=str(error))
+            await backoff.pause()
 
     async def update(self, collection: str, statements: Sequence[Mapping[str, Any]]) -> None:
         """Run the statements of an update."""

@@ -77,8 +77,7 @@ async def commit_create_collection(operation: Operation) -> dict[str, Any]:
         if await catalog.transaction(partial(work, is_prepared=False)):
             return
         # Chunks have no meaning until the collection's entry exists. An interrupted attempt may have left some.
-        await catalog.delete("chunks", mine)
-        await catalog.insert("chunks", [raw_document(chunk) for chunk in chunks])
+        await catalog.replace_chunks(mine["uuid"], [raw_document(chunk) for chunk in chunks])
         try:
             await catalog.transaction(partial(work, is_prepared=True))
         except CommandError as error:

@@ -114,8 +114,7 @@ class ReshardingStore:
             check_bounds_fit(each.min, each.max)
         version = ChunkVersion(1, 0, ObjectId(), await self._catalog.now())
         chunks = make_initial_chunks(plan, uuid=operation.id, first_version=version, new_id=ObjectId)
-        await self.delete_chunks(operation)
-        await self._catalog.insert("chunks", [each.to_document() for each in chunks])
+        await self._catalog.replace_chunks(Binary.from_uuid(operation.id), [each.to_document() for each in chunks])
 
     async def delete_chunks(self, operation: ReshardingOperation, *, of_source: bool = False) -> None:
         """Delete the chunks of the new key, or of the former one."""
