@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,7 +17,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from shardwright.console.settings import CONSOLE, Settings, Target, read_targets
+from shardwright.console.settings import CONSOLE, Settings, Target, WatchedTargets, read_targets
 from shardwright.console.shell_syntax import SyntaxFault, short_text
 from shardwright.daemon.configuration.file import ConfigurationError as OptionsError
 from shardwright.daemon.configuration.option import add_options
@@ -102,7 +103,7 @@ def settings_of(
         values = configuration_of(CONSOLE, options).values
         parsed = parse_uri(uri)
         if values.metrics_targets is not None:
-            targets = read_targets(values.metrics_targets)
+            targets = WatchedTargets(values.metrics_targets, partial(read_targets, values.metrics_targets))
     except (OptionsError, ConfigurationError, PyMongoError, ValueError) as error:
         raise ConsoleError(str(error)) from error
     except OSError as error:
@@ -113,7 +114,7 @@ def settings_of(
     settings = Settings(
         uri=uri,
         client_options=client_options,
-        targets=tuple(targets),
+        targets=targets,
         bind_ip=values.bind_ip,
         port=values.port,
         certificate=values.tls_certificate_key_file,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
 
-from shardwright.console.settings import Target
+from shardwright.console.settings import Target, current
 from shardwright.wire.logger import get_logger
 
 _log = get_logger("console.metrics")
@@ -282,9 +282,10 @@ class Sampler:
     async def sample(self) -> None:
         """Read the metrics once."""
         loop = asyncio.get_running_loop()
+        targets = await asyncio.to_thread(current, self.targets)
         # Not the loop's executor: the driver resolves names in it, and frozen processes would occupy its threads.
-        readers = ThreadPoolExecutor(min(len(self.targets), _READERS_MAX) or 1, "metrics")
-        reading = (loop.run_in_executor(readers, _page, target.address) for target in self.targets)
+        readers = ThreadPoolExecutor(min(len(targets), _READERS_MAX) or 1, "metrics")
+        reading = (loop.run_in_executor(readers, _page, target.address) for target in targets)
         try:
             # The limit of the sockets is one for each step, and there is none for the resolution of names.
             pages = await asyncio.gather(
@@ -293,7 +294,7 @@ class Sampler:
         finally:
             readers.shutdown(wait=False, cancel_futures=True)
         samples, times, failures = {}, {}, {}
-        for target, page in zip(self.targets, pages, strict=True):
+        for target, page in zip(targets, pages, strict=True):
             if isinstance(page, BaseException):
                 failures[target.process] = str(page) or type(page).__name__
             else:

@@ -1,11 +1,11 @@
 """The settings of a console, and its options in the form of the daemons' table of options."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from shardwright.daemon.configuration.option import (
     ADDRESSES,
@@ -20,6 +20,9 @@ from shardwright.daemon.configuration.option import (
     choice,
 )
 from shardwright.daemon.logs import LEVELS, LogFormat
+from shardwright.wire.logger import get_logger
+
+_log = get_logger("console.settings")
 
 DEFAULT_PORT: Final = 8027
 
@@ -146,6 +149,59 @@ class Target:
     listens: str = ""
 
 
+class WatchedTargets(Sequence[Target]):
+    """The targets in a file, read again by `refresh` after the file has changed.
+
+    Args:
+        read: returns the targets; it raises OSError or ValueError if it cannot.
+    """
+
+    def __init__(self, file: Path, read: Callable[[], Sequence[Target]]) -> None:
+        self._file = file
+        self._read = read
+        self._version = self._newest_version()
+        self._targets = tuple(read())
+
+    @overload
+    def __getitem__(self, index: int) -> Target: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Target]: ...
+    def __getitem__(self, index: int | slice) -> Target | Sequence[Target]:
+        return self._targets[index]
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(self._targets)
+
+    def refresh(self) -> None:
+        """Read the file if it has changed; a file that is missing or half written leaves the targets as they are."""
+        version = self._newest_version()
+        if version in (None, self._version):
+            return
+        try:
+            self._targets = tuple(self._read())
+        except (OSError, ValueError) as error:
+            _log.warning("Could not read the list of processes", file=str(self._file), error=str(error))
+            return
+        self._version = version
+
+    def _newest_version(self) -> tuple[int, ...] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def current(targets: Sequence[Target]) -> Sequence[Target]:
+    """Return the present targets, a list that does not change."""
+    if isinstance(targets, WatchedTargets):
+        targets.refresh()
+    return tuple(targets)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a console.
@@ -153,6 +209,7 @@ class Settings:
     Attributes:
         uri: connection string of the routers, without a user.
         client_options: further options of the connections, for TLS.
+        targets: the daemons' metrics; those in a file change with it.
         certificate: file with certificate and key; None for plain HTTP.
         sample_seconds: time between two readings of the metrics.
         idle_seconds: idle time after which a session ends.

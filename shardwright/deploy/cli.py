@@ -354,7 +354,7 @@ def _map(options: argparse.Namespace) -> int:
 
 def _top(options: argparse.Namespace) -> int:
     watch(
-        ClusterObserver(options.dir).metrics_addresses(),
+        ClusterObserver(options.dir).metrics_addresses,
         partial(print, end="", flush=True),
         time.sleep,
         seconds=options.interval,

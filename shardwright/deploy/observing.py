@@ -19,7 +19,7 @@ from typing import Any, Final
 from bson.json_util import dumps
 from pymongo.errors import PyMongoError
 
-from shardwright.console.settings import Target
+from shardwright.console.settings import Target, WatchedTargets
 from shardwright.deploy.balancing import ChunkMap, draw
 from shardwright.deploy.cluster_state import ClusterState
 from shardwright.deploy.dashboards import DASHBOARDS
@@ -94,9 +94,22 @@ class ClusterObserver:
     def console(self) -> SeenByConsole:
         """Return addresses and options for a console, which logs in with its users' own names."""
         state = self._state()
+        targets = WatchedTargets(self._layout.state_file, self._targets)
+        return SeenByConsole(state.topology.uri, self._layout.root.name, targets, self._layout.client_connection(state))
+
+    def _targets(self) -> list[Target]:
+        """Return the metrics of all processes.
+
+        Raises:
+            ValueError: the directory no longer has a cluster, or its state cannot be read.
+        """
+        try:
+            state = self._state()
+        except DeployError as error:
+            raise ValueError(str(error)) from error
         listens = {plan.name: state.address(plan) for plan in state.topology.processes}
         scraped = scrape_targets(state.topology, state.workers, self._layout.root.name)
-        targets = [
+        return [
             Target(
                 _name(each["labels"]),
                 each["targets"][0],
@@ -106,9 +119,6 @@ class ClusterObserver:
             )
             for each in scraped
         ]
-        return SeenByConsole(
-            state.topology.uri, self._layout.root.name, tuple(targets), self._layout.client_connection(state)
-        )
 
     def client(self) -> tuple[str, dict[str, Any]]:
         """Return the connection string of the routers, and the options of a client that may read everything."""

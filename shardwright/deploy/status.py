@@ -338,7 +338,7 @@ def fetch(addresses: Mapping[str, str]) -> Fetched:
 
 
 def watch(
-    addresses: Mapping[str, str],
+    addresses: Callable[[], Mapping[str, str]],
     write: Callable[[str], object],
     pause: Callable[[float], object],
     *,
@@ -349,15 +349,15 @@ def watch(
     """Write a screen for each interval, until interrupted.
 
     Args:
-        addresses: ``host:port`` of each process's metrics, by its name.
+        addresses: returns ``host:port`` of each process's metrics, by its name; shards come and go.
         times: number of screens to write; None for no limit.
         is_terminal: whether each screen replaces the one before.
     """
-    before = fetch(addresses)
+    before = fetch(addresses())
     written = 0
     while times is None or written < times:
         pause(seconds)
-        now = fetch(addresses)
+        now = fetch(addresses())
         text = screen(Interval(before.scrape, now.scrape), now.silent, datetime.now())
         write(f"{_BEGIN if is_terminal else ''}{text}\n")
         before, written = now, written + 1
@@ -408,6 +408,7 @@ def _shards(interval: Interval) -> str:
     errors = interval.rates(f"{_ROUTER}shard_errors_total", "shard")
     transferred = interval.rates(f"{_ROUTER}shard_bytes_total", "shard")
     primaries = interval.gauges(f"{_ROUTER}shard_primary_known", "shard")
+    members = interval.gauges(f"{_ROUTER}shard_members", "shard")
     unknown = interval.gauges(f"{_ROUTER}shard_members", "shard", state="unknown")
     chunks = interval.gauges(f"{_CONFIGD}chunks", "shard")
     rows = [
@@ -418,10 +419,11 @@ def _shards(interval: Interval) -> str:
             *quantile_texts(durations[shard]),
             f"{transferred.get(shard, 0) / 1e6:.2f}",
             f"{chunks[shard]:.0f}" if shard in chunks else "-",
-            "yes" if primaries.get(shard) else "NO",
-            f"{unknown.get(shard, 0):.0f}",
+            "-" if shard not in primaries else "yes" if primaries[shard] else "NO",
+            f"{unknown[shard]:.0f}" if shard in unknown else "-",
         )
-        for shard in sorted(durations)
+        # A router counts the requests to a shard for ever, but has gauges of present shards only.
+        for shard in sorted(durations.keys() & (primaries.keys() | members.keys()))
     ]
     heads = ("SHARD", "req/s", "err/s", *_MILLISECONDS, "MB/s", "chunks", "primary", "members away")
     return _table(heads, rows or [("(none)", *[""] * (len(heads) - 1))])

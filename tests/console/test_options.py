@@ -1,12 +1,13 @@
 """The command line of the console, and its documentation."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 
 from shardwright.console.cli import ConsoleError, add_console_options, settings_of
-from shardwright.console.settings import CONSOLE, Settings, read_targets
+from shardwright.console.settings import CONSOLE, Settings, current, read_targets
 
 ROOT = Path(__file__).parents[2]
 URI = "mongodb://127.0.0.1:27017,127.0.0.1:27018/"
@@ -74,3 +75,25 @@ def test_targets_of_prometheus(tmp_path: Path) -> None:
     file.write_text('{"targets": 1}')
     with pytest.raises(ValueError, match="is not a list of targets"):
         read_targets(file)
+
+
+def test_targets_change_with_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "targets.json"
+
+    def write(*processes: str) -> None:
+        groups = [{"targets": ["127.0.0.1:9"], "labels": {"process": each}} for each in processes]
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(groups))
+        new.replace(file)
+
+    write("a")
+    found = settings("--metrics-targets", str(file))
+    write("a", "b")
+    assert [each.process for each in current(found.targets)] == ["a", "b"]
+    file.write_text("[")
+    assert [each.process for each in current(found.targets)] == ["a", "b"]
+    file.unlink()
+    assert [each.process for each in current(found.targets)] == ["a", "b"]
+    write("b")
+    assert [each.process for each in current(found.targets)] == ["b"]
+    assert [each.process for each in found.targets] == ["b"]

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from shardwright.console.metrics import RATE_SECONDS_MIN, Durations, Interval, Sampler, Scrape
-from shardwright.deploy.status import screen
+from shardwright.deploy.status import screen, watch
 from tests.local_cluster import Client, RunningCluster, shardwright
 
 ROUTER: Final = "shardwright_router_"
@@ -83,7 +83,31 @@ def test_the_screen_shows_commands_and_shards() -> None:
     find = next(line for line in shown if line.startswith("find"))
     assert find.split()[1:3] == ["31.0", "1.0"]
     shard = next(line for line in shown if line.startswith("a "))
-    assert shard.split() == ["a", "50.0", "0.0", "0.6", "5.5", "9.1", "0.00", "-", "NO", "0"]
+    assert shard.split() == ["a", "50.0", "0.0", "0.6", "5.5", "9.1", "0.00", "-", "NO", "-"]
+
+
+def shards_after(gauges: str) -> list[list[str]]:
+    page = text(140, 12, fast=90, slow=10).replace(f'{ROUTER}shard_primary_known{{shard="a"}} 0\n', gauges)
+    before = Scrape.of(10, {"r0": text(100, 10, fast=0, slow=0)})
+    shown = screen(Interval(before, Scrape.of(12, {"r0": page})), (), datetime(2026, 1, 1)).splitlines()
+    return [line.split() for line in shown[shown.index(next(each for each in shown if each.startswith("SHARD"))) + 1 :]]
+
+
+def test_a_removed_shard_is_not_shown_and_an_absent_gauge_is_not_a_no() -> None:
+    assert shards_after("") == [["(none)"]]
+    [shard] = shards_after(f'{ROUTER}shard_members{{shard="a",state="unknown"}} 2\n')
+    assert shard[-2:] == ["-", "2"]
+
+
+def test_shards_that_come_and_go_are_read() -> None:
+    asked, shown = [], list[str]()
+
+    def addresses() -> dict[str, str]:
+        asked.append(1)
+        return {}
+
+    watch(addresses, shown.append, lambda _: None, seconds=1, times=2, is_terminal=False)
+    assert len(asked) == 3
 
 
 def test_a_cluster_without_load_has_a_screen() -> None:
