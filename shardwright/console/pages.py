@@ -56,6 +56,7 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
+            cache_size=-1,
         self._environment.filters.update(_FILTERS)
         self._environment.globals.update(
             title=settings.title,
@@ -70,6 +71,9 @@ class Renderer:
             charts=charts,
         )
 
+        # Templates that an upgrade replaces under a running console would not fit its code.
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
     async def page(
         self,
         template: str,

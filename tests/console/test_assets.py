@@ -1,11 +1,13 @@
 """The console's libraries equal npm's and have their licences, and the API's document lists its routes."""
 
+import asyncio
 import json
 import re
 from itertools import combinations
 from math import dist
 from operator import mul
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any, Final
 
 import pytest
@@ -13,6 +15,7 @@ from starlette.routing import Route
 
 from shardwright.console.api import ENDPOINTS
 from shardwright.console.app import Console, open_api
+from shardwright.console.pages import Renderer
 from shardwright.console.settings import STATIC, TEMPLATES, Settings
 from tests.console.browser import Browser
 from tests.console.conftest import NAMESPACE
@@ -127,3 +130,13 @@ def test_colours_of_a_scale_differ_for_everyone(name: str, vision: str) -> None:
         if name != "c":
             lightness = [each[0] for each in seen]
             assert lightness in (sorted(lightness), sorted(lightness, reverse=True))
+
+
+def test_templates_are_loaded_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = tmp_path / "templates"
+    copytree(TEMPLATES, templates)
+    monkeypatch.setattr("shardwright.console.pages.TEMPLATES", templates)
+    renderer = Renderer(Settings("mongodb://127.0.0.1:1"))
+    rmtree(templates)
+    page = asyncio.run(renderer.page("error.html", "Error", None, error="no router"))
+    assert b"No router" in page.body
