@@ -1,12 +1,13 @@
 """The view of the balancer: its switch and window, its next round with reasons, and moves in progress."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from shardwright.console.metrics import Sampler
-from shardwright.console.reader import Document, Reader, maybe
+from shardwright.console.reader import Document, Reader, Value, partly, set_name
 from shardwright.console.settings import Settings
 
 _SECONDS: Final = 3.0
@@ -28,33 +29,40 @@ async def balancer(reader: Reader, sampler: Sampler, settings: Settings) -> dict
 
 async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
     refusals: list[str] = []
-    status, config, plan, migrations = await asyncio.gather(
-        maybe(reader.command({"balancerStatus": 1}), {}, refusals),
-        maybe(reader.find("config", "settings", {}), [], refusals),
-        maybe(reader.rested("plan", lambda: reader.command({"balancerExplain": 1})), None, refusals),
-        maybe(reader.find("config", "migrations", {}, limit=_ACTIONS_MAX), [], refusals),
-    )
-    reshardings, rounds, events = await asyncio.gather(
-        maybe(_reshardings(reader), [], refusals),
-        maybe(
-            reader.find("config", "actionlog", {"what": "balancer.round"}, sort=[("time", -1)], limit=_ACTIONS_MAX),
-            [],
-            refusals,
+    no_document: Document = {}
+    no_documents: list[Document] = []
+    no_plan: Document | None = None
+
+    def part(name: str, read: Callable[[], Awaitable[Value]], fallback: Value) -> Awaitable[Value]:
+        return partly(reader, ("balancer", name), 0.0, read, fallback, refusals)
+
+    def newest(collection: str, what: object, limit: int) -> Awaitable[list[Document]]:
+        sort = [("time", -1)]
+        reading = partial(reader.find, "config", collection, {"what": what}, sort=sort, limit=limit)
+        return part(collection, reading, no_documents)
+
+    explain = partial(reader.command, {"balancerExplain": 1})
+    (status, plan), (shards, config, migrations), (reshardings, rounds, events) = await asyncio.gather(
+        asyncio.gather(
+            part("status", partial(reader.command, {"balancerStatus": 1}), no_document),
+            part("plan", lambda: reader.rested("plan", explain), no_plan),
         ),
-        maybe(
-            reader.find(
-                "config",
-                "changelog",
-                {"what": {"$in": [*_SHOWN, _STARTED, _ENDED]}},
-                sort=[("time", -1)],
-                limit=_ACTIONS_MAX * 3,  # a move has an event of each kind
-            ),
-            [],
-            refusals,
+        asyncio.gather(
+            part("shards", partial(reader.find, "config", "shards", {}), no_documents),
+            part("settings", partial(reader.find, "config", "settings", {}), no_documents),
+            part("migrations", partial(reader.find, "config", "migrations", {}, limit=_ACTIONS_MAX), no_documents),
+        ),
+        asyncio.gather(
+            part("reshardings", partial(_reshardings, reader), no_documents),
+            newest("actionlog", "balancer.round", _ACTIONS_MAX),
+            # A move has an event of each kind.
+            newest("changelog", {"$in": [*_SHOWN, _STARTED, _ENDED]}, _ACTIONS_MAX * 3),
         ),
     )
+    names = {set_name(each["host"]): each["_id"] for each in shards}
     stored = {each["_id"]: each for each in config}
     return {
+        "shards": sorted(names.values()),
         "mode": status.get("mode", "unknown"),
         "inRound": status.get("inBalancerRound"),
         "rounds": status.get("numBalancerRounds"),
@@ -63,7 +71,7 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
         "autoSplit": stored.get("autosplit", {}).get("enabled", True),
         "plan": None if plan is None else _plan(plan),
         "migrations": [_migration(each) for each in migrations],
-        "transfers": _transfers(sampler, settings, events),
+        "transfers": transfers(sampler, settings, events, names),
         "reshardings": reshardings,
         "history": [
             {
@@ -137,11 +145,14 @@ def _migration(document: Document) -> dict[str, Any]:
     }
 
 
-def _transfers(sampler: Sampler, settings: Settings, events: Sequence[Document]) -> list[dict[str, Any]]:
+def transfers(
+    sampler: Sampler, settings: Settings, events: Sequence[Document], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Return the moves that donors report in their metrics, with the time left at the rate so far.
 
     Args:
         events: the events of the change log, the newest first.
+        names: the shards by the names of their replica sets.
     """
     found = []
     started = {each["details"].get("from"): each["time"] for each in reversed(events) if each["what"] == _STARTED}
@@ -151,15 +162,16 @@ def _transfers(sampler: Sampler, settings: Settings, events: Sequence[Document])
             estimated = values.get("donor_migration_documents_estimated", 0)
             cloned = values.get("donor_migration_documents_cloned", 0)
             share = min(1.0, cloned / estimated) if estimated else None
+            donor = names.get(target.replica_set, target.replica_set)
             found.append(
                 {
-                    "donor": target.replica_set,
+                    "donor": donor,
                     "step": int(values.get("donor_migration_step", 0)),
                     "documents": int(cloned),
                     "documentsEstimated": int(estimated),
                     "bytes": int(values.get("donor_migration_bytes_cloned", 0)),
                     "share": share,
-                    "secondsLeft": seconds_left(started.get(target.replica_set), share, datetime.now(UTC)),
+                    "secondsLeft": seconds_left(started.get(donor), share, datetime.now(UTC)),
                 }
             )
     return found

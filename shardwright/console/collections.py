@@ -1,6 +1,7 @@
 """The views of sharded collections: the list, one collection, its chunk map and its history."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -9,6 +10,7 @@ from typing import Any, Final
 from bson import Timestamp
 
 from shardwright.console.reader import (
+    PART_SECONDS_MAX,
     Document,
     Reader,
     Refused,
@@ -19,6 +21,9 @@ from shardwright.console.reader import (
     maybe,
     partly,
 )
+from shardwright.wire.logger import get_logger
+
+_log = get_logger("console.collections")
 
 _SECONDS: Final = 5.0
 _STATS_SECONDS: Final = 20.0
@@ -86,14 +91,13 @@ async def collections(reader: Reader) -> dict[str, Any]:
 async def collection_entry(reader: Reader, namespace: str) -> Document:
     """Return the catalog's document of a sharded collection."""
 
-    async def read() -> Document | None:
-        found = await reader.find("config", "collections", {"_id": namespace}, limit=1)
-        return found[0] if found else None
-
-    entry = await reader.kept(("entry", namespace), _SECONDS, read)
-    if entry is None or entry.get("unsplittable"):
+    async def read() -> Document:
+        for found in await reader.find("config", "collections", {"_id": namespace}, limit=1):
+            if not found.get("unsplittable"):
+                return found
         raise UnknownCollection(namespace)
-    return entry
+
+    return await reader.kept(("entry", namespace), _SECONDS, read)
 
 
 async def collection(reader: Reader, namespace: str) -> dict[str, Any]:
@@ -101,15 +105,15 @@ async def collection(reader: Reader, namespace: str) -> dict[str, Any]:
     entry = await collection_entry(reader, namespace)
     refusals: list[str] = []
     none: Document = {}
-    shards, counts, zones, status = await asyncio.gather(
-        shard_names(reader),
-        chunk_counts(reader, entry["uuid"]),
-        maybe(zones_of(reader, namespace), [], refusals),
-        partly(reader, ("compliance", namespace), _SECONDS, lambda: _compliance(reader, namespace), none, refusals),
-    )
     no_stats: dict[str, dict[str, int]] = {}
     no_indexes: list[Document] = []
-    stats, indexes = await asyncio.gather(
+    (shards, counts, zones), status, stats, indexes = await asyncio.gather(
+        asyncio.gather(
+            shard_names(reader),
+            chunk_counts(reader, entry["uuid"]),
+            maybe(zones_of(reader, namespace), [], refusals),
+        ),
+        partly(reader, ("compliance", namespace), _SECONDS, lambda: _compliance(reader, namespace), none, refusals),
         partly(
             reader, ("stats", namespace), _STATS_SECONDS, lambda: _statistics(reader, namespace), no_stats, refusals
         ),
@@ -377,7 +381,7 @@ def _since(chunk: Document) -> datetime | None:
 async def chunk_sizes(reader: Reader, namespace: str, key: Document, chunks: Sequence[Document]) -> dict[bytes, int]:
     """Estimate the bytes of chunks, by their lower bounds; chunks that a shard cannot estimate are omitted."""
     db = namespace.partition(".")[0]
-    limit = asyncio.Semaphore(_MEASURED_AT_A_TIME)
+    limits: defaultdict[object, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MEASURED_AT_A_TIME))
 
     async def one(chunk: Document) -> tuple[bytes, int] | None:
         command = {
@@ -387,14 +391,24 @@ async def chunk_sizes(reader: Reader, namespace: str, key: Document, chunks: Seq
             "max": chunk["max"],
             "estimate": True,
         }
-        async with limit:
+        # Commands to a shard that hangs do not hold up those to the others.
+        async with limits[chunk.get("shard") or tuple(chunk.get("shards", ()))]:
             try:
                 return key_bytes(chunk["min"]), int((await reader.command(command, db))["size"])
             except Refused:
                 return None
 
     async def all_of_them() -> dict[bytes, int]:
-        return dict(found for found in await asyncio.gather(*map(one, chunks)) if found is not None)
+        measuring = [asyncio.create_task(one(chunk)) for chunk in chunks]
+        try:
+            async with asyncio.timeout(PART_SECONDS_MAX):
+                await asyncio.gather(*measuring)
+        except TimeoutError:
+            _log.info("Left out chunks that were not measured in time", namespace=namespace)
+        finally:
+            for each in measuring:
+                each.cancel()
+        return dict(found for each in measuring if each.done() and not each.cancelled() and (found := each.result()))
 
     about = (chunks[0]["min"], chunks[-1]["max"], len(chunks)) if chunks else ()
     return await reader.kept(("chunk sizes", namespace, str(about)), _SIZES_SECONDS, all_of_them)

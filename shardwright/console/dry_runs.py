@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.console.collections import LISTED_MAX, collection_entry, zones_of
-from shardwright.console.reader import Document, Reader, chunk_counts, maybe
+from shardwright.console.reader import Document, Reader, chunk_counts, maybe, partly
 from shardwright.console.shell_syntax import extended_document
 
 Arguments = Mapping[str, str]
@@ -146,10 +146,11 @@ class _Cluster:
 
 
 async def _cluster(reader: Reader, refusals: list[str]) -> _Cluster:
+    unknown: dict[tuple[str, str], int] = {}
     shards, entries, sizes = await asyncio.gather(
         reader.find("config", "shards", {}, sort=[("_id", 1)]),
         reader.find("config", "collections", {"unsplittable": {"$ne": True}}, sort=[("_id", 1)], limit=LISTED_MAX),
-        maybe(reader.kept("distribution", _SIZES_SECONDS, lambda: _distribution(reader)), {}, refusals),
+        partly(reader, "distribution", _SIZES_SECONDS, lambda: _distribution(reader), unknown, refusals),
     )
     names = {each["_id"]: tuple(each.get("tags", ())) for each in shards if not each.get("draining")}
     return _Cluster(names, [each for each in entries if not each["_id"].startswith("config.")], sizes)

@@ -78,7 +78,7 @@ async def heat_map(
     groups = _groups(namespace, rows)
     bands = added([[each for column, each in groups if column == number] for number in range(chosen.columns)], ROWS_MAX)
     cells = cells_of(bands, groups, measure, chosen.columns)
-    shapes = await maybe(recent_slow_shapes(reader), [], refusals)
+    shapes = await recent_slow_shapes(reader, refusals)
     return {
         "ns": namespace,
         "key": entry["key"],

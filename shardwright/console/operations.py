@@ -10,13 +10,14 @@ from math import inf
 from typing import Any, Final
 
 from shardwright.console.metrics import Durations, Sampler
-from shardwright.console.reader import Document, Reader, Refused, maybe, partly
+from shardwright.console.reader import Document, Reader, Refused, of_routers, partly
 from shardwright.console.sessions import Rights
 from shardwright.console.shell_syntax import SyntaxFault, parsed, shell_text
 
 _CURRENT_SECONDS: Final = 1.0
 _SLOW_SECONDS: Final = 5.0
 _SHOWN_MAX: Final = 100
+_CURRENT_MAX: Final = 1000
 _SHAPES_MAX: Final = 25
 _SHAPES_READ_MAX: Final = 20_000
 _POINTS_MAX: Final = 360
@@ -28,10 +29,11 @@ _OWN_NAMES: Final = ("shardwright-router", "shardwright-shardd", "shardwright-co
 async def operations(reader: Reader, sampler: Sampler) -> dict[str, Any]:
     """Return rates, quantiles, slow shapes, and clients' open cursors, transactions and sessions."""
     refusals: list[str] = []
-    status = await maybe(
-        reader.kept("status", _CURRENT_SECONDS, lambda: reader.command({"serverStatus": 1})), {}, refusals
+    no_status: Document = {}
+    status, slow = await asyncio.gather(
+        partly(reader, "status", _CURRENT_SECONDS, lambda: reader.command({"serverStatus": 1}), no_status, refusals),
+        recent_slow_shapes(reader, refusals),
     )
-    slow = await maybe(recent_slow_shapes(reader), [], refusals)
     cursors = status.get("metrics", {}).get("cursor", {}).get("open", {})
     transactions = status.get("transactions", {})
     latest = sampler.points[-1] if sampler.points else None
@@ -96,14 +98,10 @@ def _rows(by_name: Mapping[str, Mapping[str, float | None]], label: str) -> list
     return sorted(rows, key=lambda row: -(row["rate"] or 0))
 
 
-async def recent_slow_shapes(reader: Reader) -> list[Document]:
+async def recent_slow_shapes(reader: Reader, refusals: list[str]) -> list[Document]:
     """Return the slow operations in the recent logs of all routers, summed by shape, the costliest first."""
-
-    async def read() -> list[Document]:
-        replies = await reader.of_each_router({"getLog": "global"})
-        return slow_shapes(line for reply in replies.values() for line in reply["log"])
-
-    return await reader.kept("slow", _SLOW_SECONDS, read)
+    replies = await of_routers(reader, "slow", _SLOW_SECONDS, {"getLog": "global"}, refusals)
+    return slow_shapes(line for reply in replies.values() for line in reply["log"])
 
 
 def slow_shapes(lines: Iterable[str]) -> list[Document]:
@@ -178,8 +176,9 @@ ORDERS: Final = {"count": "Count", "time": "Time", "scattered": "Scatter share"}
 
 async def _counted_shapes(reader: Reader, refusals: list[str]) -> tuple[list[Document], Document]:
     """Return the shapes that routers count, added up over all routers, and the sum of the others."""
-    none: list[Document] = []
-    return _shape_rows(await partly(reader, "shapes", _SLOW_SECONDS, lambda: _query_stats(reader), none, refusals))
+    asking = {"aggregate": 1, "pipeline": [{"$queryStats": {}}], "cursor": {"batchSize": _SHAPES_READ_MAX}}
+    replies = await of_routers(reader, "shapes", _SLOW_SECONDS, asking, refusals)
+    return _shape_rows(document for reply in replies.values() for document in reply["cursor"]["firstBatch"])
 
 
 async def use_of(reader: Reader, rights: Rights, namespace: str) -> dict[str, Any]:
@@ -187,9 +186,10 @@ async def use_of(reader: Reader, rights: Rights, namespace: str) -> dict[str, An
     refusals: list[str] = []
     (rows, _), slow, running = await asyncio.gather(
         _counted_shapes(reader, refusals),
-        maybe(recent_slow_shapes(reader), [], refusals),
-        maybe(current_operations(reader, rights), {"operations": []}, refusals),
+        recent_slow_shapes(reader, refusals),
+        current_operations(reader, rights),
     )
+    refusals += [each for each in running["refusals"] if each not in refusals]
     clients = [
         {"app": each["app"], "host": _host(each["client"]), "user": each["user"]}
         for each in running["operations"]
@@ -330,12 +330,6 @@ _COMPLETE: Final = frozenset({"count", "distinct", "find"})
 """Commands whose shape has all required fields."""
 
 
-async def _query_stats(reader: Reader) -> list[Document]:
-    asking = {"aggregate": 1, "pipeline": [{"$queryStats": {}}], "cursor": {"batchSize": _SHAPES_READ_MAX}}
-    replies = await reader.of_each_router(asking)
-    return [document for reply in replies.values() for document in reply["cursor"]["firstBatch"]]
-
-
 def _shape_rows(documents: Iterable[Document]) -> tuple[list[Document], Document]:
     """Return a row for each shape, and the sum of the shapes that routers no longer keep apart."""
     sums: dict[tuple[str, str], Document] = {}
@@ -409,6 +403,7 @@ async def current_operations(reader: Reader, rights: Rights, *, own: bool = Fals
         own: whether to show operations of the cluster's processes too.
     """
     of_all = rights.may("inprog")
+    refusals: list[str] = []
 
     async def read() -> list[Document]:
         return await reader.aggregate(
@@ -417,15 +412,22 @@ async def current_operations(reader: Reader, rights: Rights, *, own: bool = Fals
             [
                 {"$currentOp": {"allUsers": of_all, "idleSessions": False}},
                 {"$match": {"active": True, "command.aggregate": {"$not": {"$eq": 1}}}},
-                {"$limit": 1000},
+                {"$sort": {"microsecs_running": -1}},
+                {"$limit": _CURRENT_MAX},
             ],
         )
 
-    found = await reader.kept(("current", of_all), _CURRENT_SECONDS, read)
+    none: list[Document] = []
+    found = await partly(reader, ("current", of_all), _CURRENT_SECONDS, read, none, refusals)
     shown = [each for each in found if own or _is_of_clients(each)]
     rows = [_operation(each) for each in shown]
     rows.sort(key=lambda row: -row["seconds"])
-    return {"ofAllUsers": of_all, "operations": rows[:_SHOWN_MAX], "hidden": len(found) - len(shown)}
+    return {
+        "ofAllUsers": of_all,
+        "operations": rows[:_SHOWN_MAX],
+        "hidden": len(found) - len(shown),
+        "refusals": refusals,
+    }
 
 
 def _is_of_clients(operation: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """The pages: each renders the data of an API endpoint with a template, and formats its values for people."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -55,8 +56,8 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
-        )
             cache_size=-1,
+        )
         self._environment.filters.update(_FILTERS)
         self._environment.globals.update(
             title=settings.title,
@@ -70,10 +71,10 @@ class Renderer:
             route_text=route_text,
             charts=charts,
         )
-
         # Templates that an upgrade replaces under a running console would not fit its code.
         for name in self._environment.list_templates():
             self._environment.get_template(name)
+
     async def page(
         self,
         template: str,
@@ -126,6 +127,12 @@ def size(value: float | None) -> str | Markup:
     while abs(amount) >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
     return f"{amount:,.0f} {_UNITS[unit]}" if unit == 0 or amount >= 100 else f"{amount:,.1f} {_UNITS[unit]}"
+
+
+def known_sum(documents: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    """Add up a field of documents, without those in which it is None; None if it is in all of them."""
+    values = [each[name] for each in documents if each[name] is not None]
+    return sum(values) if values else None
 
 
 def percent(value: float | None, digits: int = 0) -> str | Markup:
@@ -203,6 +210,7 @@ _FILTERS: Final = {
     "absolute": absolute,
     "ejson": extended_json,
     "key": key_text,
+    "known": known_sum,
     "short": short_text,
     "shell": shell_text,
     "data": data,
@@ -260,9 +268,8 @@ _STEPS: Final = (".start", ".from", ".to")
 
 
 async def _chunks(call: Call, renderer: Renderer) -> Response:
-    found = await chunks(call)
     rights = await call.session.rights()
-    use = await operations.use_of(call.session.reader, rights, found["ns"])
+    found, use = await asyncio.gather(chunks(call), operations.use_of(call.session.reader, rights, call.required("ns")))
     return await renderer.page(
         "chunks.html",
         "Collections",
@@ -287,14 +294,14 @@ async def _heat(call: Call, renderer: Renderer) -> Response:
 
 async def _operations(call: Call, renderer: Renderer) -> Response:
     reader, rights = call.session.reader, await call.session.rights()
-    found = await operations.operations(reader, call.sampler)
-    frequent = await shapes(call)
-    found["refusals"] += [each for each in frequent["refusals"] if each not in found["refusals"]]
-    current = await maybe(
+    found, frequent, current = await asyncio.gather(
+        operations.operations(reader, call.sampler),
+        shapes(call),
         operations.current_operations(reader, rights, own=bool(call.number("own"))),
-        {"ofAllUsers": False, "operations": [], "hidden": 0},
-        found["refusals"],
     )
+    for each in (*frequent["refusals"], *current["refusals"]):
+        if each not in found["refusals"]:
+            found["refusals"].append(each)
     return await renderer.page(
         "operations.html",
         "Operations",
@@ -311,8 +318,7 @@ async def _operations(call: Call, renderer: Renderer) -> Response:
 async def _balancer(call: Call, renderer: Renderer) -> Response:
     found = await balancer_view.balancer(call.session.reader, call.sampler, call.settings)
     rights = await call.session.rights()
-    shards = await maybe(collections_view.shard_names(call.session.reader), [], found["refusals"])
-    return await renderer.page("balancer.html", "Balancer", call.session, rights=rights, data=found, shards=shards)
+    return await renderer.page("balancer.html", "Balancer", call.session, rights=rights, data=found)
 
 
 async def _security(call: Call, renderer: Renderer) -> Response:

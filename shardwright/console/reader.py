@@ -1,7 +1,10 @@
 """Reads of one cluster through its routers, with the rights of one user.
 
-Replies are cached for a short time, so that several open pages cost no more than one. Readers are never shared between
-users, so that a cached reply was always read with the same user's rights.
+Replies are cached for a short time, so that several open pages cost no more than one. A read that took long is cached
+as long as it took, even if it failed: a process that hangs then delays one page of several. Readers are never shared
+between users, so that a cached reply was always read with the same user's rights.
+
+A browser abandons a request after 15 seconds. All limits are below that, so that it shows why a read failed.
 
 Chunks are read as at most 600 bands, aggregated on the config servers. Counts and bands are read again only if the
 newest version of the collection's chunks has changed, which is one index look-up. Reading them takes at most one
@@ -11,7 +14,10 @@ percent of the time. No other request scans ``config.chunks``.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bson.codec_options import CodecOptions
@@ -31,9 +37,18 @@ _log = get_logger("console.reader")
 Value = TypeVar("Value")
 Document = dict[str, Any]
 
-SECONDS_MAX: Final = 20.0
-PART_SECONDS_MAX: Final = 8.0
-_ENTRIES_MAX: Final = 500
+SECONDS_MAX: Final = 10.0
+"""Maximum time of a read without which a page has nothing to show."""
+
+PART_SECONDS_MAX: Final = 6.0
+"""Maximum time of a part of a page; longer than the driver searches for a router, whose error then gives the reason."""
+
+_ROUTER_SECONDS_MAX: Final = 4.0
+"""Maximum time of a router's part: shorter, so that the other routers' replies are shown."""
+
+ENTRIES_MAX: Final = 500
+"""Maximum number of cached results, and of results that are cached until their version changes."""
+
 _REST: Final = 100
 _BATCH_DOCUMENTS: Final = 10_000
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
@@ -46,6 +61,9 @@ BANDS_MAX: Final = 600
 
 LISTED_MAX: Final = 100
 _VERSION_SECONDS: Final = 3.0
+
+
+Entry = TypeVar("Entry", "_Kept", "_Versioned")
 
 
 def router_selector(servers: Sequence[Any]) -> Sequence[Any]:
@@ -68,26 +86,83 @@ class Refused(Exception):
         self.is_away = is_away
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A cached result, or the failure to read it.
+
+    Attributes:
+        until: the end of its use on the monotonic clock.
+    """
+
+    value: Any
+    until: float
+    refused: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    """A result that is cached until its version changes.
+
+    Attributes:
+        until: the time on the monotonic clock from which a new version is read.
+    """
+
+    value: Any
+    until: float
+    version: object
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The lock of a key, while requests use it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
 class Reader:
     """The cluster as one user sees it. All reads raise `Refused`."""
 
     def __init__(self, client: AsyncMongoClient[Document]) -> None:
         self.client = client
-        self._kept: dict[object, tuple[float, Any]] = {}
-        self._locks: dict[object, asyncio.Lock] = {}
+        # Both begin with the least recently used entry.
+        self._kept: dict[object, _Kept] = {}
+        self._versioned: dict[object, _Versioned] = {}
+        self._turns: dict[object, _Turn] = {}
+
+    @asynccontextmanager
+    async def _turn(self, key: object) -> AsyncIterator[None]:
+        """Wait for other requests with the same key."""
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
 
     async def kept(self, key: object, seconds: float, read: Callable[[], Awaitable[Value]]) -> Value:
         """Return the result of a read, cached for some seconds; concurrent requests share one read."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
+        async with self._turn(key):
             found = self._kept.get(key)
-            if found is not None and time.monotonic() - found[0] < seconds:
-                value: Value = found[1]
+            if found is not None and time.monotonic() < found.until:
+                _use(self._kept, key, found)
+                if found.refused is not None:
+                    raise found.refused.with_traceback(None)
+                value: Value = found.value
                 return value
-            value = await read()
-            if len(self._kept) >= _ENTRIES_MAX:
-                self.forget()
-            self._kept[key] = (time.monotonic(), value)
+            started = time.monotonic()
+            try:
+                value = await read()
+            except Refused as refused:
+                if refused.is_away:
+                    now = time.monotonic()
+                    _use(self._kept, key, _Kept(None, now + (now - started), refused))
+                raise
+            now = time.monotonic()
+            _use(self._kept, key, _Kept(value, now + max(seconds, now - started)))
             return value
 
     async def until_changed(self, key: object, version: object, read: Callable[[], Awaitable[Value]]) -> Value:
@@ -95,18 +170,16 @@ class Reader:
 
         An expensive read is repeated less often: reads take at most one percent of the time.
         """
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
-            found = self._kept.get(key)
-            if found is not None:
-                read_at, (known, seconds, kept) = found
-                if known == version or time.monotonic() - read_at < seconds * _REST:
-                    value: Value = kept
-                    return value
+        async with self._turn(("versioned", key)):
+            found = self._versioned.get(key)
+            if found is not None and (found.version == version or time.monotonic() < found.until):
+                _use(self._versioned, key, found)
+                value: Value = found.value
+                return value
             started = time.monotonic()
             value = await read()
             now = time.monotonic()
-            self._kept[key] = (now, (version, now - started, value))
+            _use(self._versioned, key, _Versioned(value, now + (now - started) * _REST, version))
             return value
 
     async def rested(self, key: object, read: Callable[[], Awaitable[Value]]) -> Value:
@@ -114,9 +187,9 @@ class Reader:
         return await self.until_changed(key, object(), read)
 
     def forget(self) -> None:
-        """Clear the cache, for example after an action."""
+        """Clear the cache, for example after an action; a result remains while its version is the newest."""
         self._kept.clear()
-        self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
+        self._versioned = {key: _Versioned(each.value, -inf, each.version) for key, each in self._versioned.items()}
 
     async def command(
         self, command: Mapping[str, Any], db: str = "admin", *, seconds_max: float = SECONDS_MAX
@@ -125,31 +198,39 @@ class Reader:
         name = str(next(iter(command)))
         return await _answered(self.client[db].command(dict(command)), name, seconds_max)
 
-    async def of_each_router(self, command: Mapping[str, Any]) -> dict[str, Document]:
+    async def of_each_router(self, command: Mapping[str, Any], refusals: list[str]) -> dict[str, Document]:
         """Run a command on every router, and return the replies by address.
+
+        Args:
+            refusals: a text for each router without a reply is added.
 
         Raises:
             Refused: no router answers, or the user may not run the command.
         """
-        await self.command({"ping": 1})
+        if not self.client.nodes:
+            await self.command({"ping": 1})
 
         async def one(router: tuple[str, int | None]) -> Document | Refused:
             _only_router.set(router)
             try:
-                return await self.command(command)
+                return await self.command(command, seconds_max=_ROUTER_SECONDS_MAX)
             except Refused as refused:
                 return refused
 
-        routers = sorted(self.client.nodes)
-        replies = await asyncio.gather(*(asyncio.create_task(one(router)) for router in routers))
+        # The driver forgets that a server is a router when it does not answer, but keeps the address.
+        known = self.client.nodes | self.client.topology_description.server_descriptions().keys()
+        asked = sorted(self.client.nodes)
+        replies = await asyncio.gather(*(asyncio.create_task(one(router)) for router in asked))
         found = {
-            f"{router[0]}:{router[1]}": reply
-            for router, reply in zip(routers, replies, strict=True)
+            _address(router): reply
+            for router, reply in zip(asked, replies, strict=True)
             if not isinstance(reply, Refused)
         }
         for reply in replies:
             if isinstance(reply, Refused) and (reply.is_of_rights or not found):
                 raise reply
+        missing = sorted({_address(router) for router in known} - found.keys())
+        refusals += [f"router {router} did not answer: its part is missing" for router in missing]
         return found
 
     async def find(
@@ -202,6 +283,28 @@ async def _answered(reading: Awaitable[Value], about: str, seconds_max: float = 
         raise Refused(f"no answer about {about} in {seconds_max:.0f} seconds", is_away=True) from error
 
 
+def _use(entries: dict[object, Entry], key: object, entry: Entry) -> None:
+    """Make an entry the most recently used one; evict the expired ones and then the least recently used ones."""
+    entries.pop(key, None)
+    entries[key] = entry
+    if len(entries) <= ENTRIES_MAX:
+        return
+    now = time.monotonic()
+    for each in [each for each, kept in entries.items() if isinstance(kept, _Kept) and kept.until <= now]:
+        del entries[each]
+    while len(entries) > ENTRIES_MAX:
+        del entries[next(iter(entries))]
+
+
+def set_name(connection_string: str) -> str:
+    """Return the name of the replica set in ``set/host:port,…``, as ``config.shards`` has it."""
+    return connection_string.partition("/")[0]
+
+
+def _address(router: tuple[str, int | None]) -> str:
+    return f"{router[0]}:{router[1]}"
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition(", Timeout:")[0][:200]
 
@@ -213,8 +316,7 @@ async def maybe(reading: Awaitable[Value], fallback: Value, refusals: list[str])
     except Refused as refused:
         if not refused.is_of_rights:
             raise
-        if str(refused) not in refusals:
-            refusals.append(str(refused))
+        _add(refusals, str(refused))
         return fallback
 
 
@@ -226,9 +328,9 @@ async def partly(
     fallback: Value,
     refusals: list[str],
 ) -> Value:
-    """Return the result of a read on all shards, cached as by `Reader.kept` together with a failure.
+    """Return the result of a part of a page, cached as by `Reader.kept` together with a failure.
 
-    One shard that is away or slow must neither hide a whole page nor delay it again and again.
+    A shard or config server that is away or slow must neither hide a whole page nor delay it again and again.
 
     Args:
         key: identifies the read in the cache.
@@ -243,12 +345,34 @@ async def partly(
         except Refused as refused:
             return fallback, str(refused)
         except TimeoutError:
-            return fallback, f"a shard did not answer in {PART_SECONDS_MAX:.0f} seconds"
+            return fallback, f"a shard or config server did not answer in {PART_SECONDS_MAX:.0f} seconds"
 
     value, reason = await reader.kept(key, seconds, attempted)
-    if reason and reason not in refusals:
-        refusals.append(reason)
+    _add(refusals, reason)
     return value
+
+
+async def of_routers(
+    reader: Reader, key: object, seconds: float, command: Mapping[str, Any], refusals: list[str]
+) -> dict[str, Document]:
+    """Return every router's reply to a command by address, as a part of a page; see `partly`.
+
+    Args:
+        refusals: the reason of a failure and the routers without a reply are added.
+    """
+
+    async def read() -> tuple[dict[str, Document], list[str]]:
+        missing: list[str] = []
+        return await reader.of_each_router(command, missing), missing
+
+    nothing: tuple[dict[str, Document], list[str]] = ({}, [])
+    replies, missing = await partly(reader, key, seconds, read, nothing, refusals)
+    _add(refusals, *missing)
+    return replies
+
+
+def _add(refusals: list[str], *reasons: str) -> None:
+    refusals += [each for each in reasons if each and each not in refusals]
 
 
 async def newest_version(reader: Reader, uuid: object) -> object:

@@ -12,12 +12,13 @@ from bson import json_util
 
 from shardwright.console.metrics import Sampler
 from shardwright.console.overview import overview
-from shardwright.console.reader import Document, Reader, Refused, maybe
+from shardwright.console.reader import Document, Reader, Refused, of_routers, partly
 from shardwright.console.settings import Settings
 
 _SECONDS: Final = 15.0
 _LISTED_MAX: Final = 500
 _AT_ONCE: Final = 16
+_CHECK_SECONDS_MAX: Final = 20.0
 _PARAMETERS_OF_EACH: Final = frozenset({"ok", "operationTime", "$clusterTime"})
 _SECRET_WORDS: Final = ("password", "key", "secret", "credential", "filter", "command", "query", "shape")
 
@@ -30,7 +31,7 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
         (users, roles), whole, differing = await asyncio.gather(
             _users_and_roles(reader, refusals),
             overview(reader, sampler, settings),
-            maybe(_differing(reader), [], refusals),
+            _differing(reader, refusals),
         )
         members = [member for each in (whole["configServers"], *whole["shards"]) for member in each["members"]]
         return {
@@ -75,10 +76,12 @@ async def security(reader: Reader, sampler: Sampler, settings: Settings) -> dict
 
 
 async def _users_and_roles(reader: Reader, refusals: list[str]) -> tuple[list[Document], list[Document]]:
-    found: Document = await maybe(reader.command({"usersInfo": {"forAllDBs": True}}), {}, refusals)
+    nothing: Document = {}
+    every_user = {"usersInfo": {"forAllDBs": True}}
+    found = await partly(reader, "users", 0.0, lambda: reader.command(every_user), nothing, refusals)
     users: list[Document] = found.get("users", [])
     none: list[Document] = []
-    return users, await maybe(user_defined_roles(reader, users), none, refusals)
+    return users, await partly(reader, "roles", 0.0, lambda: user_defined_roles(reader, users), none, refusals)
 
 
 async def user_defined_roles(reader: Reader, users: Iterable[Document]) -> list[Document]:
@@ -103,9 +106,9 @@ async def user_defined_roles(reader: Reader, users: Iterable[Document]) -> list[
     return found
 
 
-async def _differing(reader: Reader) -> list[Document]:
+async def _differing(reader: Reader, refusals: list[str]) -> list[Document]:
     """Return parameters with different values on routers: ``{name, values: {router: value}}``."""
-    replies = await reader.of_each_router({"getParameter": "*"})
+    replies = await of_routers(reader, "parameters", 0.0, {"getParameter": "*"}, refusals)
     found = {
         address: {name: value for name, value in reply.items() if name not in _PARAMETERS_OF_EACH}
         for address, reply in replies.items()
@@ -120,7 +123,7 @@ async def _differing(reader: Reader) -> list[Document]:
 
 async def consistency(reader: Reader) -> dict[str, Any]:
     """Run ``checkMetadataConsistency`` on the whole cluster."""
-    reply = await reader.command({"checkMetadataConsistency": 1})
+    reply = await reader.command({"checkMetadataConsistency": 1}, seconds_max=_CHECK_SECONDS_MAX)
     cursor = reply["cursor"]
     return {
         "at": datetime.now(UTC),

@@ -1,12 +1,16 @@
 """Slow operations by shape from both forms of log lines, and the routes of shapes."""
 
+import asyncio
 import json
 import logging
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
-from shardwright.console.operations import charts, route_text, slow_shapes
+from shardwright.console.metrics import Sampler
+from shardwright.console.operations import charts, current_operations, operations, route_text, slow_shapes
+from shardwright.console.reader import Reader, Refused
+from shardwright.console.sessions import Rights
 from shardwright.console.shell_syntax import parsed
 from shardwright.daemon.log_formats import MongodbFormatter
 
@@ -96,3 +100,38 @@ def test_shards_with_the_names_of_totals_have_their_own_curves() -> None:
         "values": [[3, 4], [0, 1], [7, 7], [8, 8]],
     }
     assert charts({**history, "shards": {"shard0": [1, 1]}})["rates"]["names"] == ["operations", "errors", "shard0"]
+
+
+class Operating(Reader):
+    """A reader whose routers answer, and whose shards hang or have a list of operations."""
+
+    pipelines: ClassVar[list[list[dict[str, Any]]]] = []
+
+    async def aggregate(self, *arguments: Any, **_options: object) -> list[dict[str, Any]]:  # noqa: ANN401 - passed on
+        self.pipelines.append(arguments[2])
+        raise Refused("no answer from a shard", is_away=True)
+
+    async def command(self, *_: object, **_options: object) -> dict[str, Any]:
+        return {"host": "r:1"}
+
+    async def of_each_router(self, command: object, refusals: list[str]) -> dict[str, dict[str, Any]]:
+        del command
+        refusals.append("router b did not answer")
+        return {}
+
+
+def test_a_shard_that_hangs_hides_only_the_current_operations() -> None:
+    async def run() -> None:
+        reader = Operating(cast("Any", None))
+        current = await current_operations(reader, Rights((), (), is_everything=True))
+        assert (current["operations"], current["refusals"]) == ([], ["no answer from a shard"])
+        found = await operations(reader, Sampler((), 1))
+        assert (found["router"]["host"], found["refusals"]) == ("r:1", ["router b did not answer"])
+
+    asyncio.run(run())
+
+
+def test_the_longest_operations_are_read() -> None:
+    reader = Operating(cast("Any", None))
+    asyncio.run(current_operations(reader, Rights((), ())))
+    assert [next(iter(stage)) for stage in reader.pipelines[-1]] == ["$currentOp", "$match", "$sort", "$limit"]
