@@ -14,6 +14,7 @@ Functions that read the cluster raise `console.reader.Refused`, which the applic
     cli ▶ server ▶ app ▶ pages, api                 the process, its routes
     overview, collections, heat_map, operations,    views: plain data for pages and for the API
       balancer, security, explaining, actions
+    overview ▶ problems                             faults of the cluster in words
     drawing                                         data to SVG
     lint, explaining ▶ placements ▶ prediction      the shards that an operation will contact
     sessions ▶ reader                               users, and their reads

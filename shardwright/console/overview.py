@@ -1,34 +1,27 @@
 """The view of the whole cluster: its processes, their state, and its problems in words.
 
-Problems are the findings of `doctor` and the alerts that can be detected by a client.
+Each part is read at the same time as the others. While a config server does not answer, routers and metrics show which
+shards there are.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from shardwright.console.metrics import Sampler
-from shardwright.console.reader import Reader, Refused, maybe, partly
+from shardwright.console.problems import ROUTER_SECONDS_MAX, problems
+from shardwright.console.reader import Document, Reader, Refused, Value, partly, set_name
 from shardwright.console.settings import Settings, Target
 
 _SECONDS: Final = 4.0
 _SIZES_SECONDS: Final = 30.0
 _SPARK_POINTS: Final = 120
-_DEAD_ROUTER_SECONDS: Final = 60 * 15
+_COUNTED_AT_A_TIME: Final = 4
 
-ROUTER_SECONDS_MAX: Final = 90
-LAG_SECONDS_MAX: Final = 30
-OPLOG_SECONDS_MIN: Final = 3600 * 24
-DISK_WARNING: Final = 0.85
-DISK_ERROR: Final = 0.95
-CERTIFICATE_DAYS_MIN: Final = 30
-ERROR_SHARE_MAX: Final = 0.05
-UPTIME_FOR_OPLOG: Final = 3600 * 24
-
-Problem: TypeAlias = dict[str, str]
-Document: TypeAlias = Mapping[str, Any]
-_Check: TypeAlias = Callable[[Document, Sampler, Settings], Iterator[tuple[str, str, str, str]]]
+COUNTED_MAX: Final = 500
+"""Maximum number of databases whose documents are counted. Each one costs a command on all shards."""
 
 
 async def overview(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
@@ -38,33 +31,54 @@ async def overview(reader: Reader, sampler: Sampler, settings: Settings) -> dict
 
 async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[str, Any]:
     refusals: list[str] = []
-    shards, routers, monitors, balancer, build, version = await asyncio.gather(
-        maybe(reader.find("config", "shards", {}, sort=[("_id", 1)]), [], refusals),
-        maybe(reader.find("config", "mongos", {}, sort=[("_id", 1)]), [], refusals),
-        maybe(reader.command({"connPoolStats": 1}), {}, refusals),
-        maybe(reader.command({"balancerStatus": 1}), {}, refusals),
-        reader.command({"buildInfo": 1}),
-        maybe(reader.find("config", "version", {}, limit=1), [], refusals),
+    no_document: Document = {}
+    not_read: Document | None = None
+    no_counts: dict[str, Counter[str]] = {}
+    not_listed: list[Document] | None = None
+
+    def part(
+        name: str, read: Callable[[], Awaitable[Value]], fallback: Value, seconds: float = 0.0
+    ) -> Awaitable[Value]:
+        return partly(reader, ("overview", name), seconds, read, fallback, refusals)
+
+    def listed(collection: str) -> Awaitable[list[Document] | None]:
+        async def read() -> list[Document] | None:
+            return await reader.find("config", collection, {}, sort=[("_id", 1)])
+
+        return part(collection, read, not_listed)
+
+    if not settings.targets:
+        await reader.command({"ping": 1})  # without metrics, there is nothing to show if no router answers
+    (shards, routers, version), (monitors, by_shard, balancer, build), (sizes, counts) = await asyncio.gather(
+        asyncio.gather(listed("shards"), listed("mongos"), listed("version")),
+        asyncio.gather(
+            part("monitors", lambda: reader.command({"connPoolStats": 1}), not_read),
+            part("map", lambda: reader.command({"getShardMap": 1}), no_document),
+            part("balancer", lambda: reader.command({"balancerStatus": 1}), no_document),
+            part("build", lambda: reader.command({"buildInfo": 1}), no_document),
+        ),
+        asyncio.gather(
+            part("sizes", lambda: shard_sizes(reader), Sizes({}, {}), _SIZES_SECONDS),
+            part("counts", lambda: shard_counts(reader), no_counts, _SIZES_SECONDS),
+        ),
     )
-    no_sizes: dict[str, dict[str, Any]] = {}
-    sizes = await partly(reader, "sizes", _SIZES_SECONDS, lambda: shard_sizes(reader), no_sizes, refusals)
     now = datetime.now(UTC)
-    members = monitors.get("replicaSets", {})
+    hosts: dict[str, str] = dict(by_shard.get("map", {}))
+    config_set = set_name(hosts.pop("config", "")) or _replica_sets(settings, "configd", "config")[0]
+    members = (monitors or {}).get("replicaSets", {})
     document = {
         "at": now,
         "title": settings.title,
         "clusterId": str(version[0]["clusterId"]) if version and "clusterId" in version[0] else None,
-        "version": build["version"],
+        "version": build.get("version"),
         "balancer": {
             "mode": balancer.get("mode", "unknown"),
             "inRound": balancer.get("inBalancerRound", False),
         },
-        "routers": [
-            found for each in routers if (found := _router(each, now, sampler, settings))["seenSecondsAgo"] is not None
-        ],
+        "routers": _routers(routers, now, sampler, settings),
         "configServers": {
             "_id": "config",
-            "members": _members(members.get("config", {}), "config", "configd", sampler, settings),
+            "members": _members(members.get(config_set, {}), config_set, "configd", sampler, settings),
         },
         "shards": [
             {
@@ -72,33 +86,60 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
                 "host": shard["host"],
                 "draining": bool(shard.get("draining")),
                 "zones": shard.get("tags", []),
-                "members": _members(members.get(shard["_id"], {}), shard["_id"], "shardd", sampler, settings),
+                "members": _members(members.get(name, {}), name, "shardd", sampler, settings),
                 **_EMPTY_SIZES,
-                **sizes.get(shard["_id"], {}),
+                "storageBytes": sizes.stored.get(shard["_id"]),
+                **counts.get(name, {}),
+                **sizes.disks.get(name, {}),
             }
-            for shard in shards
+            for shard in (_known_shards(hosts, settings) if shards is None else shards)
+            for name in [set_name(shard["host"])]
         ],
         "rates": rates(sampler),
         "hasMetrics": bool(settings.targets),
         "refusals": refusals,
     }
-    return {**document, "problems": problems(document, sampler, settings)}
+    facts = {**document, "isListed": shards is not None, "isMonitored": monitors is not None}
+    return {**document, "problems": problems(facts, sampler, settings)}
+
+
+def _replica_sets(settings: Settings, role: str, *default: str) -> list[str]:
+    """Return the replica sets of the daemons of one role, or else the default."""
+    return sorted({each.replica_set for each in settings.targets if each.role == role}) or list(default)
+
+
+def _known_shards(hosts: Mapping[str, str], settings: Settings) -> list[Document]:
+    """Return the shards that a router knows, or else those with metrics, while the config servers do not answer."""
+    known = hosts or {name: name for name in _replica_sets(settings, "shardd")}
+    return [{"_id": name, "host": host} for name, host in sorted(known.items())]
 
 
 _EMPTY_SIZES: Final = {"documents": None, "bytes": None, "storageBytes": None, "diskUsed": None, "diskTotal": None}
 
 
-def _router(document: dict[str, Any], now: datetime, sampler: Sampler, settings: Settings) -> dict[str, Any]:
+def _routers(
+    documents: list[Document] | None, now: datetime, sampler: Sampler, settings: Settings
+) -> list[dict[str, Any]]:
+    """Return the routers in ``config.mongos``; those with metrics while the config servers do not answer."""
+    if documents is None:
+        names = {each.listens or each.process for each in settings.targets if each.role == "router"}
+        return [_router({"_id": name}, now, sampler, settings) for name in sorted(names)]
+    found = [_router(each, now, sampler, settings) for each in documents]
+    return [each for each in found if each["seenSecondsAgo"] is not None]
+
+
+def _router(document: Document, now: datetime, sampler: Sampler, settings: Settings) -> dict[str, Any]:
     ping = document.get("ping")
     seconds = max(0.0, (now - ping).total_seconds()) if isinstance(ping, datetime) else None
-    target = next((each for each in settings.targets if each.listens == document["_id"]), None)
+    target = next((each for each in settings.targets if document["_id"] in (each.listens, each.process)), None)
+    has_reported = seconds is not None and seconds < ROUTER_SECONDS_MAX
     return {
         "address": document["_id"],
         "process": None if target is None else target.process,
         "version": document.get("mongoVersion"),
         "upSeconds": document.get("up"),
         "seenSecondsAgo": seconds,
-        "isAlive": seconds is not None and seconds < _DEAD_ROUTER_SECONDS and not _is_silent(target, sampler),
+        "isAlive": has_reported if target is None else not _is_silent(target, sampler),
         **_process(target, sampler),
     }
 
@@ -180,28 +221,59 @@ def _process(target: Target | None, sampler: Sampler) -> dict[str, Any]:
     }
 
 
-async def shard_sizes(reader: Reader) -> dict[str, dict[str, Any]]:
-    """Return documents, bytes and disk of each shard, summed over all databases."""
-    listed = await reader.command({"listDatabases": 1, "nameOnly": True})
-    names = [each["name"] for each in listed["databases"] if each["name"] not in ("admin", "config", "local")]
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        try:
-            stats = await reader.command({"dbStats": 1}, name)
-        except Refused as refused:
-            if refused.is_of_rights:
-                continue
-            raise
+class Sizes(NamedTuple):
+    """Storage and disks of the shards.
+
+    Attributes:
+        stored: the bytes of all databases on disk, by shard.
+        disks: ``diskUsed`` and ``diskTotal`` by replica set.
+    """
+
+    stored: Mapping[str, int]
+    disks: Mapping[str, Document]
+
+
+async def shard_sizes(reader: Reader) -> Sizes:
+    """Return storage and disk of each shard, from two commands however many databases there are."""
+    databases = await _databases(reader)
+    stored: Counter[str] = Counter()
+    for each in databases:
+        stored.update({shard: int(size) for shard, size in each.get("shards", {}).items()})
+    # A disk is the same in the statistics of all databases.
+    stats = await reader.command({"dbStats": 1}, databases[0]["name"] if databases else "admin")
+    disks = {
+        set_name(host): {"diskUsed": each.get("fsUsedSize"), "diskTotal": each.get("fsTotalSize")}
+        for host, each in stats.get("raw", {}).items()
+    }
+    return Sizes(stored, disks)
+
+
+async def shard_counts(reader: Reader) -> dict[str, Counter[str]]:
+    """Return documents and bytes of each replica set, summed over all databases; empty if there are too many."""
+    databases = await _databases(reader)
+    limit = asyncio.Semaphore(_COUNTED_AT_A_TIME)
+    found: dict[str, Counter[str]] = {}
+
+    async def count(name: str) -> None:
+        async with limit:
+            try:
+                stats = await reader.command({"dbStats": 1}, name)
+            except Refused as refused:
+                if refused.is_of_rights:
+                    return
+                raise
         for host, each in stats.get("raw", {}).items():
-            sizes = found.setdefault(
-                host.partition("/")[0],
-                {"documents": 0, "bytes": 0, "storageBytes": 0, "diskUsed": None, "diskTotal": None},
-            )
-            sizes["documents"] += int(each.get("objects", 0))
-            sizes["bytes"] += int(each.get("dataSize", 0))
-            sizes["storageBytes"] += int(each.get("totalSize", 0))
-            sizes["diskUsed"], sizes["diskTotal"] = each.get("fsUsedSize"), each.get("fsTotalSize")
+            counts = {"documents": int(each.get("objects", 0)), "bytes": int(each.get("dataSize", 0))}
+            found.setdefault(set_name(host), Counter()).update(counts)
+
+    if len(databases) <= COUNTED_MAX:
+        await asyncio.gather(*(count(each["name"]) for each in databases))
     return found
+
+
+async def _databases(reader: Reader) -> list[Document]:
+    listed = await reader.command({"listDatabases": 1})
+    return [each for each in listed["databases"] if each["name"] not in ("admin", "config", "local")]
 
 
 def rates(sampler: Sampler) -> dict[str, Any] | None:
@@ -221,187 +293,3 @@ def rates(sampler: Sampler) -> dict[str, Any] | None:
             "p99": [each.total["p99"] for each in recent],
         },
     }
-
-
-def problems(document: Document, sampler: Sampler, settings: Settings) -> list[Problem]:
-    """Return all problems, the worst first: ``severity``, ``where``, ``what`` and ``mend``."""
-    found = [
-        {"severity": severity, "where": where, "what": what, "mend": mend}
-        for check in _CHECKS
-        for severity, where, what, mend in check(document, sampler, settings)
-    ]
-    return sorted(found, key=lambda each: (_SEVERITIES.index(each["severity"]), each["where"]))
-
-
-_SEVERITIES: Final = ("error", "warning", "info")
-
-
-def _sets(document: Document) -> Iterator[tuple[str, list[Document]]]:
-    for each in (document["configServers"], *document["shards"]):
-        yield each["_id"], each["members"]
-
-
-def _processes(document: Document) -> Iterator[tuple[str, Document]]:
-    for router in document["routers"]:
-        yield router["address"], router
-    for _, members in _sets(document):
-        for member in members:
-            yield member["address"], member
-
-
-def _no_primary(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for name, members in _sets(document):
-        if members and not any(each["state"] == "primary" for each in members):
-            yield (
-                "error",
-                name,
-                f"no router knows a primary of {name}",
-                "writes to it fail: start its members or their daemons, a majority of them at least",
-            )
-
-
-def _unhealthy_members(
-    document: Document, _sampler: Sampler, _settings: Settings
-) -> Iterator[tuple[str, str, str, str]]:
-    for name, members in _sets(document):
-        for each in members:
-            if each["state"] in ("down", "unknown", "recovering", "rollback", "removed", "startup", "startup2"):
-                yield (
-                    "error" if each["state"] in ("down", "unknown") else "warning",
-                    each["address"],
-                    f"the member of {name} is in state {each['state']}",
-                    "start it or look at its log: the next failure may leave the set without a majority",
-                )
-
-
-def _late_routers(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for each in document["routers"]:
-        if not each["isAlive"] or each["seenSecondsAgo"] > ROUTER_SECONDS_MAX:
-            yield (
-                "warning",
-                each["address"],
-                f"the router reported last {each['seenSecondsAgo']:.0f} seconds ago",
-                "start it, or ignore this if it was removed",
-            )
-
-
-def _lag(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for where, each in _processes(document):
-        lag = each.get("lagSeconds")
-        if lag is not None and lag > LAG_SECONDS_MAX:
-            yield (
-                "warning",
-                where,
-                f"the member is {lag:.0f} seconds behind its primary",
-                "majority writes wait and reads from it are old: look at its disk, its network and its load",
-            )
-
-
-def _disks(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for each in document["shards"]:
-        if each["diskTotal"]:
-            used = each["diskUsed"] / each["diskTotal"]
-            if used > DISK_WARNING:
-                yield (
-                    "error" if used > DISK_ERROR else "warning",
-                    each["_id"],
-                    f"the disk of the primary is {used:.0%} full",
-                    "add a shard, remove data, or enlarge the disk",
-                )
-
-
-def _certificates(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for where, each in _processes(document):
-        expires = each.get("certificateExpires")
-        if expires is not None and expires - document["at"] < timedelta(days=CERTIFICATE_DAYS_MIN):
-            is_over = expires < document["at"]
-            days = abs((expires - document["at"]).days)
-            yield (
-                "error" if is_over else "warning",
-                where,
-                f"the certificate expired {days} days ago" if is_over else f"the certificate expires in {days} days",
-                "replace the file and run rotateCertificates",
-            )
-
-
-def _versions(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    found: dict[str, list[str]] = {}
-    for where, each in _processes(document):
-        if each.get("daemonVersion"):
-            found.setdefault(each["daemonVersion"], []).append(where)
-    if len(found) > 1:
-        yield (
-            "warning",
-            "cluster",
-            "processes run different versions: " + "; ".join(f"{name} at {len(each)}" for name, each in found.items()),
-            "finish the upgrade",
-        )
-
-
-def _silent(_document: Document, sampler: Sampler, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for target in settings.targets:
-        if target.process in sampler.silent:
-            yield (
-                "error",
-                target.process,
-                f"its metrics at {target.address} do not answer",
-                "the process has ended or hangs: look at its log, and restart it",
-            )
-
-
-def _internal_errors(_document: Document, sampler: Sampler, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    for target in settings.targets:
-        count = sampler.values(target.process).get("internal_errors_total", 0)
-        if count:
-            yield (
-                "warning",
-                target.process,
-                f"{count:.0f} internal errors since it started",
-                "a bug: keep the log with its traceback, and report it",
-            )
-
-
-def _failing_operations(
-    document: Document, _sampler: Sampler, _settings: Settings
-) -> Iterator[tuple[str, str, str, str]]:
-    rates = document["rates"]
-    if rates and rates["rate"] and rates["errors"] / rates["rate"] > ERROR_SHARE_MAX:
-        yield (
-            "warning",
-            "operations",
-            f"{rates['errors'] / rates['rate']:.0%} of all operations fail",
-            "look at Operations for the commands, and at the routers' logs for the reasons",
-        )
-
-
-def _balancer(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    if document["balancer"]["mode"] == "off":
-        yield "info", "balancer", "the balancer is off", "start it on the page Balancer if that is not on purpose"
-
-
-def _draining(document: Document, _sampler: Sampler, _settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    is_off = document["balancer"]["mode"] == "off"
-    for each in document["shards"]:
-        if each["draining"]:
-            yield (
-                "warning" if is_off else "info",
-                each["_id"],
-                "the shard is being drained" + (", which waits for the balancer" if is_off else ""),
-                "start the balancer" if is_off else "run removeShard again to see what remains",
-            )
-
-
-_CHECKS: Final[tuple[_Check, ...]] = (
-    _no_primary,
-    _unhealthy_members,
-    _silent,
-    _late_routers,
-    _lag,
-    _disks,
-    _certificates,
-    _versions,
-    _internal_errors,
-    _failing_operations,
-    _balancer,
-    _draining,
-)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from shardwright.console.metrics import Labels, Sampler, Scrape
-from shardwright.console.overview import problems
+from shardwright.console.problems import problems
 from shardwright.console.settings import Settings, Target
 
 NOW: Final = datetime(2026, 11, 29, tzinfo=UTC)
@@ -26,6 +26,8 @@ def cluster(**facts: Any) -> dict[str, Any]:  # noqa: ANN401 - facts of all type
         "configServers": {"_id": "config", "members": [member("c:1")]},
         "shards": [{**shard, **facts.pop("shard", {})}],
         "rates": None,
+        "isListed": True,
+        "isMonitored": True,
         **facts,
     }
 
@@ -44,6 +46,9 @@ def test_a_healthy_cluster_has_none() -> None:
     ("facts", "expected"),
     [
         ({"shard": {"members": [member("s0:1", state="secondary")]}}, [("error", "s0")]),
+        ({"shard": {"members": []}}, [("warning", "s0")]),
+        ({"shard": {"members": []}, "isMonitored": False}, []),
+        ({"isListed": False}, [("warning", "cluster")]),
         ({"shard": {"members": [member("a"), member("b", state="down")]}}, [("error", "b")]),
         ({"shard": {"members": [member("a"), member("b", state="recovering")]}}, [("warning", "b")]),
         ({"shard": {"members": [member("a"), member("b", state="secondary", lagSeconds=40)]}}, [("warning", "b")]),
