@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from bson.json_util import loads
-
+from shardwright.console.any_value import value_of
 from shardwright.console.reader import Refused
 from shardwright.console.sessions import Rights, Session
 from shardwright.console.shell_syntax import extended_document, shell_text, short_text
@@ -70,7 +69,7 @@ class Action:
 
 
 def _bounds(arguments: Arguments) -> list[Any]:
-    return [loads(arguments["min"]), loads(arguments["max"])]
+    return [value_of(arguments[name]) for name in ("min", "max")]
 
 
 def _of_cluster(action: str) -> Callable[[Rights, Arguments], bool]:

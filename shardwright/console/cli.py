@@ -17,6 +17,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, PyMongoError
 from pymongo.uri_parser import parse_uri
 
+from shardwright.console.any_value import CLIENT_OPTIONS
 from shardwright.console.settings import CONSOLE, Settings, Target, WatchedTargets, read_targets
 from shardwright.console.shell_syntax import SyntaxFault, short_text
 from shardwright.daemon.configuration.file import ConfigurationError as OptionsError
@@ -213,7 +214,8 @@ def _run(uri: str, client_options: Mapping[str, Any], attempt: "Callable[[Reader
     from shardwright.console.reader import Reader, Refused
 
     async def run() -> Value:
-        options = {"serverSelectionTimeoutMS": _CONNECT_MILLISECONDS_MAX, "tz_aware": True, **client_options}
+        own = {"serverSelectionTimeoutMS": _CONNECT_MILLISECONDS_MAX, "tz_aware": True, **CLIENT_OPTIONS}
+        options = {**own, **client_options}
         client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(uri, **options)
         async with client:
             return await attempt(Reader(client))

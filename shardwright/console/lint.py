@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bson.errors import BSONError
-from bson.json_util import JSONOptions, loads
-
+from shardwright.console.any_value import value_of
 from shardwright.console.explaining import advice, predicate, reasons
 from shardwright.console.placements import Tables
 from shardwright.console.prediction import NotPredictable, Prediction, Rule, Where, predict, request_of
@@ -22,7 +20,6 @@ from shardwright.wire.rawbson import decode_document
 
 _SLOW_ID: Final = 51803
 _OWN_SLOW: Final = "Slow operation"
-_JSON_OPTIONS: Final = JSONOptions(tz_aware=True)
 _OF_LOG_TYPE: Final = {"update": ("update", "updates"), "remove": ("delete", "deletes")}
 
 _SHOWN_MAX: Final = 20
@@ -69,8 +66,8 @@ def captured(text: str, line: int, default_db: str) -> Captured:
     if not text.startswith("{"):
         return _of_shell(text, line, default_db)
     try:
-        document = loads(text, json_options=_JSON_OPTIONS)
-    except (ValueError, TypeError, BSONError):
+        document = value_of(text)
+    except ValueError:
         return _of_shell(text, line, default_db)
     if not isinstance(document, dict):
         raise Unusable("not a document")

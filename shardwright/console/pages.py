@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from bson import json_util
+from bson.datetime_ms import DatetimeMS
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -158,10 +159,12 @@ def duration(seconds: float | None) -> str | Markup:
     return f"{seconds:.1f} s" if seconds < 10 and seconds != whole else f"{whole} s"
 
 
-def time_tag(value: datetime | str | None, now: datetime | None = None) -> Markup:
+def time_tag(value: datetime | DatetimeMS | str | None, now: datetime | None = None) -> str | Markup:
     """Format a time as its distance from now, with the absolute time as title."""
     if value is None:
         return _ABSENT
+    if isinstance(value, DatetimeMS):
+        return shell_text(value)
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     seconds = ((now or datetime.now(UTC)) - at).total_seconds()
     text = (
@@ -174,10 +177,12 @@ def time_tag(value: datetime | str | None, now: datetime | None = None) -> Marku
     return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(at.isoformat(), at, text)
 
 
-def absolute(value: datetime | str | None) -> str | Markup:
+def absolute(value: datetime | DatetimeMS | str | None) -> str | Markup:
     """Format a time in UTC."""
     if value is None:
         return _ABSENT
+    if isinstance(value, DatetimeMS):
+        return shell_text(value)
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return f"{at:%Y-%m-%d %H:%M:%S}"
 

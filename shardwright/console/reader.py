@@ -21,9 +21,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bson.codec_options import CodecOptions
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import InvalidName, OperationFailure, PyMongoError
 
 from shardwright.sharding.key_order import encode_key
 from shardwright.wire.logger import get_logger
@@ -196,7 +197,13 @@ class Reader:
     ) -> Document:
         """Run a command and return its reply."""
         name = str(next(iter(command)))
-        return await _answered(self.client[db].command(dict(command)), name, seconds_max)
+
+        async def run() -> Document:
+            # Without them, pymongo reads the replies of commands with its default options, not with the client's.
+            codec_options = self.client.codec_options
+            return await self.client[db].command(dict(command), codec_options=codec_options)
+
+        return await _answered(run(), name, seconds_max)
 
     async def of_each_router(self, command: Mapping[str, Any], refusals: list[str]) -> dict[str, Document]:
         """Run a command on every router, and return the replies by address.
@@ -276,6 +283,8 @@ async def _answered(reading: Awaitable[Value], about: str, seconds_max: float = 
     except OperationFailure as error:
         details = error.details or {}
         raise Refused(str(details.get("errmsg", error)), is_of_rights=error.code in _UNAUTHORIZED) from error
+    except (BSONError, InvalidName) as error:
+        raise Refused(f"{about} cannot be read: {error}") from error
     except PyMongoError as error:
         _log.warning("Could not read from the cluster", about=about, error=str(error))
         raise Refused(f"no router answers: {_first_line(error)}", is_away=True) from error

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bson.json_util import loads
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
+from shardwright.console.any_value import CLIENT_OPTIONS, value_of
 from shardwright.console.metrics import Sampler
 from shardwright.console.reader import Document, Reader, Refused, router_selector
 from shardwright.console.settings import Settings
@@ -39,6 +39,7 @@ _CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "connectTimeoutMS": 3_000,
     "maxPoolSize": 8,
     "tz_aware": True,
+    **CLIENT_OPTIONS,
     "server_selector": router_selector,
 }
 
@@ -265,8 +266,8 @@ class Call:
         if not text:
             return None
         try:
-            found = loads(text)
-        except (TypeError, ValueError) as error:
+            found = value_of(text)
+        except ValueError as error:
             raise BadParameter(f"{name} must be a document in Extended JSON") from error
         if not isinstance(found, dict) or not found:
             raise BadParameter(f"{name} must be a document in Extended JSON")

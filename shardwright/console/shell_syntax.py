@@ -8,16 +8,18 @@ types' constructors.
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import isfinite, isnan
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
-from bson.errors import BSONError
-from bson.json_util import loads, object_hook
+from bson.datetime_ms import DatetimeMS
+from bson.json_util import object_hook
+
+from shardwright.console.any_value import JSON_OPTIONS, MALFORMED, checked, value_of
 
 DEPTH_MAX: Final = 100
 LENGTH_MAX: Final = 100_000
@@ -35,6 +37,11 @@ _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 _INT32: Final = range(-(2**31), 2**31)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Value = TypeVar("Value")
 
 
 class SyntaxFault(ValueError):
@@ -78,7 +85,7 @@ def parsed(text: str, default_db: str) -> Parsed:
     """
     if len(text) > LENGTH_MAX:
         raise SyntaxFault("the text is too long")
-    return _Reader(list(_tokens(text))).statement(default_db)
+    return _read(text, lambda reader: reader.statement(default_db), lambda found: (found.command, found.db))
 
 
 def document(text: str) -> Any:  # noqa: ANN401 - any value
@@ -87,10 +94,25 @@ def document(text: str) -> Any:  # noqa: ANN401 - any value
     Raises:
         SyntaxFault: it is not valid.
     """
-    reader = _Reader(list(_tokens(text)))
-    value = reader.value(0)
-    reader.end()
-    return value
+
+    def value(reader: _Reader) -> Any:  # noqa: ANN401 - any value
+        found = reader.value(0)
+        reader.end()
+        return found
+
+    return _read(text, value, lambda found: found)
+
+
+def _read(text: str, read: Callable[["_Reader"], Value], values: Callable[[Value], Any]) -> Value:
+    """Return the result of a parser whose values can be sent."""
+    try:
+        found = read(_Reader(list(_tokens(text))))
+        checked(values(found))
+    except SyntaxFault:
+        raise
+    except MALFORMED as error:
+        raise SyntaxFault(str(error)) from error
+    return found
 
 
 def extended_document(text: str) -> dict[str, Any]:
@@ -100,8 +122,8 @@ def extended_document(text: str) -> dict[str, Any]:
         SyntaxFault: it is neither.
     """
     try:
-        found = loads(text)
-    except (TypeError, ValueError):
+        found = value_of(text)
+    except ValueError:
         found = document(text)
     if not isinstance(found, dict) or not found:
         raise SyntaxFault(f"{text} is not a document with fields")
@@ -229,8 +251,8 @@ class _Reader:
                 self._take("}")
                 break
         try:
-            return object_hook(found)
-        except (BSONError, TypeError, ValueError) as error:
+            return object_hook(found, JSON_OPTIONS)
+        except MALFORMED as error:
             raise SyntaxFault(str(error)) from error
 
     def _list(self, depth: int) -> list[Any]:
@@ -262,7 +284,8 @@ def _text(token: _Token) -> str:
 
     if token.kind != "string":
         raise SyntaxFault(f"expected a string at character {token.at + 1}")
-    return _ESCAPE.sub(unescaped, token.text[1:-1])
+    text = _ESCAPE.sub(unescaped, token.text[1:-1])
+    return text.encode("utf-16", "surrogatepass").decode("utf-16")  # two escapes may be one character
 
 
 def _number(text: str) -> int | float:
@@ -298,14 +321,17 @@ def _constructed(name: str, arguments: list[Any]) -> Any:  # noqa: ANN401 - any 
                 return Timestamp(int(first or 0), int(arguments[1]))
             case "RegExp":
                 return Regex(str(first), *map(str, arguments[1:2]))
-    except (BSONError, IndexError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise SyntaxFault(f"{name} has unsuitable arguments: {error}") from error
     raise SyntaxFault(f"{name} is not known here")
 
 
-def _date(value: Any) -> datetime:  # noqa: ANN401 - milliseconds or text
+def _date(value: Any) -> datetime | DatetimeMS:  # noqa: ANN401 - milliseconds or text
     if isinstance(value, int | float):
-        return datetime.fromtimestamp(value / 1000, UTC)
+        try:
+            return _EPOCH + timedelta(milliseconds=value)
+        except OverflowError:
+            return DatetimeMS(int(value))
     found = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -386,6 +412,8 @@ def shell_text(value: Any) -> str:  # noqa: ANN401 - any value
             return f"[{', '.join(map(shell_text, value))}]"
         case datetime():
             return f'ISODate("{value.isoformat().replace("+00:00", "Z")}")'
+        case DatetimeMS():
+            return f"new Date({int(value)})"
         case ObjectId():
             return f'ObjectId("{value}")'
         case MinKey():

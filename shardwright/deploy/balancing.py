@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bson import MaxKey, MinKey
+from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
@@ -107,6 +108,8 @@ def _value(value: object) -> str:
         return "MinKey"
     if isinstance(value, MaxKey):
         return "MaxKey"
+    if isinstance(value, DatetimeMS):
+        return f"Date({int(value)})"
     return str(value)
 
 

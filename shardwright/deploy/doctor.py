@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bson import CodecOptions, DatetimeConversion
 from cryptography import x509
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.uri_parser import parse_uri
 
+from shardwright.console.any_value import CODEC
 from shardwright.deploy.access import log_in_by_key
 from shardwright.deploy.authority import alternative_names
 from shardwright.deploy.doctor_checks import CHECKS, Finding
@@ -39,9 +39,6 @@ ANSWER_SECONDS: Final = 3.0
 
 _AT_ONCE: Final = 16
 _CONFIG: Final = "config"
-_ANY_TIME: Final[CodecOptions[dict[str, Any]]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-"""For entries with a time that Python does not have."""
-
 _SILENCE: Final = timedelta(minutes=1)
 """Age of its last ping in the catalog after which a router counts as gone."""
 
@@ -108,7 +105,7 @@ def _ask_routers(seeds: tuple[str, ...], credentials: Credentials) -> tuple[list
                 sets = {_CONFIG: options["configDB"]}
                 sets |= client.admin.command("getShardMap")["map"]
                 # The config servers compute the time: other clocks may differ.
-                routers = client.config.get_collection("mongos", codec_options=_ANY_TIME)
+                routers = client.config.get_collection("mongos", codec_options=CODEC)
                 registered = living_routers(routers.find({}, {"ping": 1, "now": "$$NOW"}))
             except OperationFailure as error:
                 if error.code in _REFUSED:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from bson.json_util import dumps
 from pymongo.errors import PyMongoError
 
+from shardwright.console.any_value import CLIENT_OPTIONS
 from shardwright.console.settings import Target, WatchedTargets
 from shardwright.deploy.balancing import ChunkMap, draw
 from shardwright.deploy.cluster_state import ClusterState
@@ -133,7 +134,7 @@ class ClusterObserver:
 
 def chunk_map_text(uri: str, log_in: Mapping[str, Any], namespace: str) -> str:
     """Read a sharded collection's chunks through a router, and draw the chunk map."""
-    options = {"serverSelectionTimeoutMS": CONNECT_MILLISECONDS_MAX, **log_in}
+    options = {"serverSelectionTimeoutMS": CONNECT_MILLISECONDS_MAX, **CLIENT_OPTIONS, **log_in}
     try:
         with client_of(uri, options) as client:
             shards = [shard["_id"] for shard in client["config"]["shards"].find().sort("_id", 1)]
