@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -17,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardwright.console.actions import ActionFault
+from shardwright.console.any_value import MALFORMED
 from shardwright.console.api import ENDPOINTS, Endpoint
 from shardwright.console.collections import UnknownCollection
 from shardwright.console.metrics import Sampler
@@ -31,6 +33,8 @@ from shardwright.wire.logger import get_logger
 _log = get_logger("console.app")
 
 BODY_BYTES_MAX: Final = 256 * 1024
+_LINE_SECONDS: Final = 60.0
+"""Time between two log lines about requests without a session that could not be answered."""
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -60,6 +64,7 @@ class Console:
         self._sampler = Sampler(settings.targets, settings.sample_seconds)
         self._sessions = Sessions(settings)
         self._renderer = Renderer(settings)
+        self._next_line_at = 0.0
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of all addresses."""
@@ -215,11 +220,13 @@ class Console:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Answer after a bug: it is logged, and other requests continue."""
-        _log.exception("Could not answer a request", raised=error, path=request.url.path)
+        session, now = self._sessions.found(request.cookies.get(COOKIE)), time.monotonic()
+        if session is not None or now >= self._next_line_at:  # clients without a log-in must not fill the log
+            self._next_line_at = now + _LINE_SECONDS
+            _log.exception("Could not answer a request", raised=error, path=request.url.path)
         text = "this is a bug of the console: its log has the details"
         if request.url.path.startswith("/api/"):
             return _json({"error": text}, 500)
-        session = self._sessions.found(request.cookies.get(COOKIE))
         return await self._renderer.page("error.html", "Error", session, status=500, error=text)
 
     def _set_cookie(self, request: Request, response: Response, session: Session) -> None:
@@ -270,9 +277,12 @@ async def _form(request: Request) -> dict[str, str]:
             raise Fault(413, "the request is too long")
     try:
         if request.headers.get("content-type", "").startswith("application/json"):
-            return {str(name): str(value) for name, value in json.loads(body).items()}
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
-    except (AttributeError, UnicodeDecodeError, ValueError) as error:
+            found = {str(name): str(value) for name, value in json.loads(body).items()}
+        else:
+            found = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
+        "".join(each for field in found.items() for each in field).encode()  # JSON has characters that no text has
+        return found
+    except MALFORMED as error:
         raise Fault(400, "the body is not a form") from error
 
 
