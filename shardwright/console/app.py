@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -131,7 +131,7 @@ class Console:
             token = request.headers.get("x-csrf-token") or given.get("csrf", "")
             if not secrets.compare_digest(token.encode(), session.csrf.encode()):
                 raise Fault(403, "the form is too old: load the page again")
-        return Call(session, given, self._sampler, self._settings, _remote(request))
+        return Call(session, given, self._sampler, self._settings, self._remote(request))
 
     def _api(self, endpoint: Endpoint) -> Answer:
         async def answer(request: Request) -> Response:
@@ -179,7 +179,7 @@ class Console:
                 target, name = form.get("next", "/"), form.get("name", "")
                 _check_origin(request)
                 session = await self._sessions.log_in(
-                    _remote(request), name, form.get("password", ""), form.get("database", "admin")
+                    self._remote(request), name, form.get("password", ""), form.get("database", "admin")
                 )
             except LogInError as refused:
                 error, status = str(refused), 403
@@ -228,6 +228,9 @@ class Console:
         if request.url.path.startswith("/api/"):
             return _json({"error": text}, 500)
         return await self._renderer.page("error.html", "Error", session, status=500, error=text)
+
+    def _remote(self, request: Request) -> str:
+        return remote_address(request, self._settings.proxies)
 
     def _set_cookie(self, request: Request, response: Response, session: Session) -> None:
         if request.cookies.get(COOKIE) != session.token:
@@ -298,8 +301,13 @@ def _own_path(path: str) -> str:
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
 
 
-def _remote(request: Request) -> str:
-    return request.client.host if request.client else ""
+def remote_address(request: Request, proxies: Sequence[str]) -> str:
+    """Return the address of the browser: the last one that is not a known proxy."""
+    peer = request.client.host if request.client else ""
+    if peer not in proxies:
+        return peer
+    named = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+    return next((each for text in reversed(named) if (each := text.strip()) and each not in proxies), peer)
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:

@@ -119,6 +119,8 @@ def settings_of(
         bind_ip=values.bind_ip,
         port=values.port,
         certificate=values.tls_certificate_key_file,
+        is_behind_tls=values.allow_plain_http,
+        proxies=values.proxy_addresses or (),
         sample_seconds=values.sample_seconds,
         idle_seconds=values.idle_minutes * 60.0,
         title=values.title or title or f"{host}:{port}",

@@ -123,7 +123,7 @@ class Sessions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._sessions: dict[str, Session] = {}
-        self._failures: dict[str, deque[float]] = {}
+        self._attempts: dict[str, deque[float]] = {}
         self._anonymous: Reader | None = None
 
     def __len__(self) -> int:
@@ -157,12 +157,11 @@ class Sessions:
         Raises:
             LogInError: name or password are wrong, there were too many failures, or no router answers.
         """
-        now = time.monotonic()
-        if len(self._failures) > REMOTES_MAX:
-            self._failures = {each: ends for each, ends in self._failures.items() if now - ends[-1] < FAILURE_SECONDS}
-        failures = self._failures.get(remote) or deque(maxlen=FAILURES_MAX)
-        if len(failures) == FAILURES_MAX and now - failures[0] < FAILURE_SECONDS:
+        attempts, now = self._attempts_of(remote), time.monotonic()
+        if len(attempts) >= FAILURES_MAX:
             raise LogInError("too many failed log-ins from your address: wait a minute")
+        attempts.append(now)  # before the answer, so that parallel attempts are limited too
+        is_failure = True
         try:
             client = self._client(username=name, password=password, authSource=database or "admin")
             try:
@@ -170,20 +169,34 @@ class Sessions:
             except BaseException:
                 await client.close()
                 raise
+            is_failure = False
         except OperationFailure as error:
-            failures.append(now)
-            self._failures[remote] = failures
             if error.code not in _REFUSED_LOG_IN:
                 raise LogInError("the cluster refused the log-in") from error
             _log.warning("Refused a log-in", user=name, database=database, remote=remote)
             raise LogInError("name, password or database are wrong") from error
         except (ConfigurationError, ValueError) as error:
+            is_failure = False
             raise LogInError("name or database are not valid") from error
         except PyMongoError as error:
+            is_failure = False
             raise LogInError("no router answers: look at the cluster with `shardwright status`") from error
+        finally:
+            if not is_failure and now in attempts:
+                attempts.remove(now)
         session = await self._started(f"{name}@{database or 'admin'}", Reader(client))
         _log.info("Started a session", user=session.user, remote=remote)
         return session
+
+    def _attempts_of(self, remote: str) -> deque[float]:
+        """Return the times of the last minute's failed and unanswered log-ins from an address."""
+        oldest = time.monotonic() - FAILURE_SECONDS
+        if len(self._attempts) > REMOTES_MAX:
+            self._attempts = {each: ends for each, ends in self._attempts.items() if ends and ends[-1] > oldest}
+        attempts = self._attempts.setdefault(remote, deque())
+        while attempts and attempts[0] <= oldest:
+            attempts.popleft()
+        return attempts
 
     async def start_open(self) -> Session:
         """Start a session without a user; only for clusters without access control."""

@@ -68,6 +68,14 @@ CONSOLE: Final = Program(
             help="listen on other addresses than loopback without TLS: a proxy in front of the console has it",
         ),
         Option(
+            name="proxy-addresses",
+            path="shardwright.console.proxyAddresses",
+            type=ADDRESSES,
+            section=_NETWORK,
+            default_text="none",
+            help="addresses of proxies in front of the console, whose X-Forwarded-For names the browser's address",
+        ),
+        Option(
             name="metrics-targets",
             path="shardwright.console.metricsTargets",
             type=PATH,
@@ -211,6 +219,8 @@ class Settings:
         client_options: further options of the connections, for TLS.
         targets: the daemons' metrics; those in a file change with it.
         certificate: file with certificate and key; None for plain HTTP.
+        is_behind_tls: whether a proxy in front of the console has TLS.
+        proxies: addresses of proxies that name the browser's address.
         sample_seconds: time between two readings of the metrics.
         idle_seconds: idle time after which a session ends.
     """
@@ -221,6 +231,8 @@ class Settings:
     bind_ip: Sequence[str] = ("127.0.0.1",)
     port: int = 0
     certificate: Path | None = None
+    is_behind_tls: bool = False
+    proxies: Sequence[str] = ()
     sample_seconds: float = 5.0
     idle_seconds: float = 1800.0
     title: str = ""

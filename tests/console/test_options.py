@@ -65,6 +65,11 @@ def test_plain_http_behind_a_proxy() -> None:
     assert not settings("--bind-ip", "0.0.0.0", "--allow-plain-http").is_on_loopback
 
 
+def test_addresses_of_proxies() -> None:
+    assert settings().proxies == ()
+    assert tuple(settings("--proxy-addresses", "10.0.0.1,10.0.0.2").proxies) == ("10.0.0.1", "10.0.0.2")
+
+
 def test_targets_of_prometheus(tmp_path: Path) -> None:
     file = tmp_path / "targets.json"
     file.write_text(

@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
 
-from shardwright.console.sessions import SESSIONS_MAX, Rights, Sessions
+from shardwright.console.sessions import FAILURES_MAX, SESSIONS_MAX, Rights, Sessions
 from shardwright.console.settings import Settings
 
 AWAY = "mongodb://127.0.0.1:1/"
@@ -57,3 +58,53 @@ def test_resources_of_privileges(resource: dict[str, Any], db: str | None, colle
     rights = Rights(({"resource": resource, "actions": ["update"]},), ())
     assert rights.may("update", db, collection) is may
     assert not rights.may("remove", db, collection)
+
+
+class _Refusing:
+    """Log-ins that wait, and then fail."""
+
+    def __init__(self, error: Exception) -> None:
+        self.tried = 0
+        self._error = error
+
+    def client(self, **_: object) -> Any:  # noqa: ANN401 - a client
+        attempts = self
+
+        class Admin:
+            async def command(self, _name: str) -> None:
+                attempts.tried += 1
+                await asyncio.sleep(0.01)
+                raise attempts._error
+
+        class Client:
+            admin = Admin()
+
+            async def close(self) -> None: ...
+
+        return Client()
+
+
+def _errors_of(sessions: Sessions, refusing: _Refusing, count: int) -> list[str]:
+    """Try log-ins at once, and return their errors."""
+
+    async def run() -> list[str]:
+        attempts = [sessions.log_in("10.0.0.1", "monitor", f"guess{number}", "admin") for number in range(count)]
+        return [str(error) for error in await asyncio.gather(*attempts, return_exceptions=True)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "_client", refusing.client)
+        return asyncio.run(run())
+
+
+def test_parallel_failures_are_limited_too() -> None:
+    refusing = _Refusing(OperationFailure("Authentication failed.", 18))
+    errors = _errors_of(Sessions(Settings(AWAY)), refusing, 40)
+    assert refusing.tried == FAILURES_MAX
+    assert sum("too many failed log-ins" in each for each in errors) == 40 - FAILURES_MAX
+
+
+def test_an_absent_router_counts_as_no_failure() -> None:
+    refusing = _Refusing(ServerSelectionTimeoutError("no router"))
+    sessions = Sessions(Settings(AWAY))
+    for _ in range(FAILURES_MAX + 1):
+        assert "no router answers" in _errors_of(sessions, refusing, 1)[0]

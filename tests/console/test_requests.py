@@ -1,0 +1,26 @@
+"""Addresses, cookies and origins of requests, without a cluster."""
+
+import pytest
+from starlette.requests import Request
+
+from shardwright.console.app import remote_address
+
+
+def request(headers: dict[str, str], peer: str = "10.0.0.1") -> Request:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": raw, "client": (peer, 1)})
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "remote"),
+    [
+        ((), "192.0.2.1", "10.0.0.1"),
+        (("10.0.0.2",), "192.0.2.1", "10.0.0.1"),
+        (("10.0.0.1",), "192.0.2.1", "192.0.2.1"),
+        (("10.0.0.1",), "203.0.113.9, 192.0.2.1", "192.0.2.1"),
+        (("10.0.0.1", "10.0.0.2"), "192.0.2.1, 10.0.0.2", "192.0.2.1"),
+        (("10.0.0.1",), "", "10.0.0.1"),
+    ],
+)
+def test_the_address_behind_proxies(proxies: tuple[str, ...], forwarded: str, remote: str) -> None:
+    assert remote_address(request({"x-forwarded-for": forwarded}), proxies) == remote
