@@ -235,7 +235,7 @@ ACTIONS: Final = {
 
 
 async def perform(session: Session, action: Action, arguments: Arguments, remote: str) -> None:
-    """Perform an action on the user's own connection, and record it in the log.
+    """Perform an action on the user's own connection, and record it in the log: before it is sent, and its outcome.
 
     Raises:
         ActionFault: an argument is not valid, or the user may not perform the action.
@@ -250,10 +250,15 @@ async def perform(session: Session, action: Action, arguments: Arguments, remote
     if not action.needs(await session.rights(), arguments):
         audit.warning("Refused an action", reason="the user lacks the privilege")
         raise ActionFault("your roles do not allow this", is_of_rights=True)
+    audit.info("Started an action")
     try:
         await session.reader.command(action.command(arguments), seconds_max=ACTION_SECONDS_MAX)
     except Refused as refused:
-        audit.warning("An action failed", reason=str(refused))
+        message = "An action ended without a known result" if refused.is_away else "An action failed"
+        audit.warning(message, reason=str(refused))
+        raise
+    except BaseException as error:  # also a cancellation, as the console ends
+        audit.warning("An action ended without a known result", reason=str(error) or type(error).__name__)
         raise
     finally:
         session.reader.forget()
