@@ -40,7 +40,7 @@ _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # without a referrer, browsers send "Origin: null" from our own pages
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -177,7 +177,7 @@ class Console:
             try:
                 form = await _form(request)
                 target, name = form.get("next", "/"), form.get("name", "")
-                _check_origin(request)
+                check_origin(request)
                 session = await self._sessions.log_in(
                     self._remote(request), name, form.get("password", ""), form.get("database", "admin")
                 )
@@ -289,10 +289,10 @@ async def _form(request: Request) -> dict[str, str]:
         raise Fault(400, "the body is not a form") from error
 
 
-def _check_origin(request: Request) -> None:
-    """Refuse a log-in that another site's page has sent."""
+def check_origin(request: Request) -> None:
+    """Refuse a log-in that another site's page has sent; programs send no origin."""
     origin = request.headers.get("origin")
-    if origin not in (None, "null") and origin.partition("://")[2] != request.headers.get("host"):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise Fault(403, "the log-in comes from another site")
 
 

@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from shardwright.console.app import remote_address
+from shardwright.console.app import Fault, check_origin, remote_address
 
 
 def request(headers: dict[str, str], peer: str = "10.0.0.1") -> Request:
@@ -24,3 +24,14 @@ def request(headers: dict[str, str], peer: str = "10.0.0.1") -> Request:
 )
 def test_the_address_behind_proxies(proxies: tuple[str, ...], forwarded: str, remote: str) -> None:
     assert remote_address(request({"x-forwarded-for": forwarded}), proxies) == remote
+
+
+@pytest.mark.parametrize("origin", ["null", "https://elsewhere.example", "http://console.example.elsewhere.example"])
+def test_a_log_in_of_another_page_is_refused(origin: str) -> None:
+    with pytest.raises(Fault, match="another site"):
+        check_origin(request({"host": "console.example", "origin": origin}))
+
+
+@pytest.mark.parametrize("headers", [{}, {"origin": "https://console.example"}])
+def test_a_log_in_of_the_own_page_and_of_a_program_is_accepted(headers: dict[str, str]) -> None:
+    check_origin(request({"host": "console.example", **headers}))
