@@ -24,7 +24,7 @@ from shardwright.console.collections import UnknownCollection
 from shardwright.console.metrics import Sampler
 from shardwright.console.pages import FORMS, PAGES, Page, Renderer
 from shardwright.console.reader import Refused
-from shardwright.console.sessions import COOKIE, BadParameter, Call, LogInError, Session, Sessions
+from shardwright.console.sessions import BadParameter, Call, LogInError, Session, Sessions
 from shardwright.console.settings import STATIC, Settings, is_loopback
 from shardwright.console.shell_syntax import SyntaxFault
 from shardwright.daemon.version import package_version
@@ -101,7 +101,7 @@ class Console:
         Raises:
             Fault: the user has to log in, or the console may not be used in this way.
         """
-        session = self._sessions.found(request.cookies.get(COOKIE))
+        session = self._sessions.found(request.cookies.get(self._settings.cookie))
         if session is not None and not session.is_open:
             return session
         if not await self._sessions.is_cluster_open():
@@ -119,8 +119,7 @@ class Console:
                 "this cluster has no access control, so the console serves it on loopback only: start the console with "
                 "--bind-ip 127.0.0.1, or turn access control on",
             )
-        host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
-        if not is_loopback(host):
+        if not is_loopback(_host(request)):
             raise Fault(403, "open this page under the address 127.0.0.1 or localhost")
 
     async def _call(self, request: Request) -> Call:
@@ -157,7 +156,7 @@ class Console:
                 status, text = _status(error)
                 if status == 401:
                     return self._to_log_in(request)
-                session = self._sessions.found(request.cookies.get(COOKIE))
+                session = self._sessions.found(request.cookies.get(self._settings.cookie))
                 return await self._renderer.page("error.html", page.title, session, status=status, error=text)
 
         return answer
@@ -204,23 +203,23 @@ class Console:
             return await self._renderer.page("error.html", "Log out", None, status=status, error=text)
         await self._sessions.end(call.session)
         response = RedirectResponse("/log-in", status_code=303)
-        response.delete_cookie(COOKIE)
+        response.delete_cookie(self._settings.cookie)
         return response
 
     async def _open_api(self, _request: Request) -> Response:
-        return _json(open_api(package_version()))
+        return _json(open_api(package_version(), self._settings.cookie))
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
         if request.url.path.startswith("/api/"):
             return _json({"error": "there is no such address"}, 404)
-        session = self._sessions.found(request.cookies.get(COOKIE))
+        session = self._sessions.found(request.cookies.get(self._settings.cookie))
         return await self._renderer.page(
             "error.html", "Not found", session, status=404, error="there is no page at this address"
         )
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Answer after a bug: it is logged, and other requests continue."""
-        session, now = self._sessions.found(request.cookies.get(COOKIE)), time.monotonic()
+        session, now = self._sessions.found(request.cookies.get(self._settings.cookie)), time.monotonic()
         if session is not None or now >= self._next_line_at:  # clients without a log-in must not fill the log
             self._next_line_at = now + _LINE_SECONDS
             _log.exception("Could not answer a request", raised=error, path=request.url.path)
@@ -233,13 +232,13 @@ class Console:
         return remote_address(request, self._settings.proxies)
 
     def _set_cookie(self, request: Request, response: Response, session: Session) -> None:
-        if request.cookies.get(COOKIE) != session.token:
+        if request.cookies.get(self._settings.cookie) != session.token:
             response.set_cookie(
-                COOKIE,
+                self._settings.cookie,
                 session.token,
                 httponly=True,
                 samesite="strict",
-                secure=self._settings.certificate is not None or request.url.scheme == "https",
+                secure=is_secure(request, self._settings),
             )
 
 
@@ -296,6 +295,18 @@ def check_origin(request: Request) -> None:
         raise Fault(403, "the log-in comes from another site")
 
 
+def is_secure(request: Request, settings: Settings) -> bool:
+    """Whether the browser has reached the console through TLS, so that it accepts cookies for TLS alone."""
+    if settings.certificate is not None or request.url.scheme == "https":
+        return True
+    return settings.is_behind_tls and not is_loopback(_host(request))  # on the same machine there may be no proxy
+
+
+def _host(request: Request) -> str:
+    host = request.headers.get("host", "")
+    return host.rpartition(":")[0] or host
+
+
 def _own_path(path: str) -> str:
     """Return a path of this console, whatever address a link contains."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
@@ -328,7 +339,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
     return wrapped
 
 
-def open_api(version: str) -> dict[str, Any]:
+def open_api(version: str, cookie: str) -> dict[str, Any]:
     """Return the OpenAPI document of all endpoints."""
     return {
         "openapi": "3.1.0",
@@ -338,9 +349,7 @@ def open_api(version: str) -> dict[str, Any]:
             "description": "The data behind each page of the console, in MongoDB's relaxed Extended JSON. "
             "Log in with POST /log-in, which sets the session's cookie.",
         },
-        "components": {
-            "securitySchemes": {"session": {"type": "apiKey", "in": "cookie", "name": "shardwright_console"}}
-        },
+        "components": {"securitySchemes": {"session": {"type": "apiKey", "in": "cookie", "name": cookie}}},
         "security": [{"session": []}],
         "paths": {f"/api/{each.path}": {each.method.lower(): _operation(each)} for each in ENDPOINTS},
     }

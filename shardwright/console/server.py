@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hypercorn.asyncio import serve
@@ -43,7 +44,7 @@ def run(settings: Settings, announce: Callable[[str], object]) -> None:
     config.bind = [f"fd://{each.detach()}" for each in sockets]
     _log.info("Listening", addresses=urls)
     announce(urls[0])
-    asyncio.run(_serve(settings, config))
+    asyncio.run(_serve(replace(settings, port=addresses[0][1]), config))
     _log.info("Stopped")
 
 

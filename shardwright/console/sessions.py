@@ -23,7 +23,6 @@ from shardwright.wire.logger import get_logger
 
 _log = get_logger("console.sessions")
 
-COOKIE: Final = "shardwright_console"
 SESSIONS_MAX: Final = 200
 FAILURES_MAX: Final = 10
 REMOTES_MAX: Final = 1000

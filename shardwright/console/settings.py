@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, overload
@@ -236,6 +237,11 @@ class Settings:
     sample_seconds: float = 5.0
     idle_seconds: float = 1800.0
     title: str = ""
+
+    @property
+    def cookie(self) -> str:
+        """Name of the session's cookie. Browsers send cookies to all ports of a host, so each console has its own."""
+        return f"shardwright_console_{sha256(f'{self.uri} {self.port}'.encode()).hexdigest()[:8]}"
 
     @property
     def is_on_loopback(self) -> bool:

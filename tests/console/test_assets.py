@@ -53,7 +53,9 @@ def test_own_files_name_no_other_host(path: Path) -> None:
 
 def test_the_document_of_the_api_has_all_routes() -> None:
     console = Console(Settings("mongodb://127.0.0.1:1"))
-    documented = {(path, method.upper()) for path, methods in open_api("1")["paths"].items() for method in methods}
+    documented = {
+        (path, method.upper()) for path, methods in open_api("1", "name")["paths"].items() for method in methods
+    }
     routed = {
         (route.path, method)
         for route in console.routes()
@@ -62,7 +64,7 @@ def test_the_document_of_the_api_has_all_routes() -> None:
         if method != "HEAD"
     }
     assert documented == routed
-    assert json.dumps(open_api("1"))
+    assert json.dumps(open_api("1", "name"))
 
 
 QUERIES: Final[dict[str, dict[str, object]]] = {
