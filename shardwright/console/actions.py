@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from shardwright.console.any_value import value_of
-from shardwright.console.reader import Refused
+from shardwright.console.reader import LoggedOut, Refused
 from shardwright.console.sessions import Rights, Session
 from shardwright.console.shell_syntax import extended_document, shell_text, short_text
 from shardwright.wire.logger import get_logger
@@ -253,8 +253,9 @@ async def perform(session: Session, action: Action, arguments: Arguments, remote
     audit.info("Started an action")
     try:
         await session.reader.command(action.command(arguments), seconds_max=ACTION_SECONDS_MAX)
-    except Refused as refused:
-        message = "An action ended without a known result" if refused.is_away else "An action failed"
+    except (LoggedOut, Refused) as refused:
+        is_lost = isinstance(refused, Refused) and refused.is_away
+        message = "An action ended without a known result" if is_lost else "An action failed"
         audit.warning(message, reason=str(refused))
         raise
     except BaseException as error:  # also a cancellation, as the console ends

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,7 +24,7 @@ from shardwright.console.api import ENDPOINTS, Endpoint
 from shardwright.console.collections import UnknownCollection
 from shardwright.console.metrics import Sampler
 from shardwright.console.pages import FORMS, PAGES, Page, Renderer
-from shardwright.console.reader import Refused
+from shardwright.console.reader import LoggedOut, Refused
 from shardwright.console.sessions import BadParameter, Call, LogInError, Session, Sessions
 from shardwright.console.settings import STATIC, Settings, is_loopback
 from shardwright.console.shell_syntax import SyntaxFault
@@ -65,6 +66,7 @@ class Console:
         self._sessions = Sessions(settings)
         self._renderer = Renderer(settings)
         self._next_line_at = 0.0
+        self._without_metrics = Sampler((), settings.sample_seconds), replace(settings, targets=())
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of all addresses."""
@@ -122,7 +124,12 @@ class Console:
         if not is_loopback(_host(request)):
             raise Fault(403, "open this page under the address 127.0.0.1 or localhost")
 
-    async def _call(self, request: Request) -> Call:
+    async def _call(self, request: Request, *, is_read: bool = True) -> Call:
+        """Return the call of a request.
+
+        Args:
+            is_read: whether it reads the cluster, so that the user has to exist still.
+        """
         session = await self._session(request)
         given: Mapping[str, str] = dict(request.query_params)
         if request.method == "POST":
@@ -130,7 +137,19 @@ class Console:
             token = request.headers.get("x-csrf-token") or given.get("csrf", "")
             if not secrets.compare_digest(token.encode(), session.csrf.encode()):
                 raise Fault(403, "the form is too old: load the page again")
-        return Call(session, given, self._sampler, self._settings, self._remote(request))
+        sampler, settings = self._sampler, self._settings
+        if is_read:
+            rights = await session.rights()
+            if not (rights.may("serverStatus") and rights.may("connPoolStats")):
+                sampler, settings = self._without_metrics
+        return Call(session, given, sampler, settings, self._remote(request))
+
+    async def _fault(self, request: Request, error: Exception) -> tuple[int, str]:
+        """Return status and text for an error; a session whose log-in is no longer valid ends."""
+        session = self._sessions.found(request.cookies.get(self._settings.cookie))
+        if isinstance(error, LoggedOut) and session is not None:
+            await self._sessions.end(session)
+        return _status(error)
 
     def _api(self, endpoint: Endpoint) -> Answer:
         async def answer(request: Request) -> Response:
@@ -140,7 +159,7 @@ class Console:
                 self._set_cookie(request, response, call.session)
                 return response
             except _ANSWERED as error:
-                status, text = _status(error)
+                status, text = await self._fault(request, error)
                 return _json({"error": text}, status)
 
         return answer
@@ -153,7 +172,7 @@ class Console:
                 self._set_cookie(request, response, call.session)
                 return response
             except _ANSWERED as error:
-                status, text = _status(error)
+                status, text = await self._fault(request, error)
                 if status == 401:
                     return self._to_log_in(request)
                 session = self._sessions.found(request.cookies.get(self._settings.cookie))
@@ -197,9 +216,9 @@ class Console:
 
     async def _log_out(self, request: Request) -> Response:
         try:
-            call = await self._call(request)
+            call = await self._call(request, is_read=False)
         except _ANSWERED as error:
-            status, text = _status(error)
+            status, text = await self._fault(request, error)
             return await self._renderer.page("error.html", "Log out", None, status=status, error=text)
         await self._sessions.end(call.session)
         response = RedirectResponse("/log-in", status_code=303)
@@ -242,13 +261,15 @@ class Console:
             )
 
 
-_ANSWERED: Final = (ActionFault, BadParameter, Fault, Refused, SyntaxFault)
+_ANSWERED: Final = (ActionFault, BadParameter, Fault, LoggedOut, Refused, SyntaxFault)
 
 
 def _status(error: Exception) -> tuple[int, str]:
     match error:
         case Fault():
             return error.status, str(error)
+        case LoggedOut():
+            return 401, str(error)
         case UnknownCollection():
             return 404, str(error)
         case Refused():

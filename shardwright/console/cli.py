@@ -213,7 +213,7 @@ def run_lint(
 
 def _run(uri: str, client_options: Mapping[str, Any], attempt: "Callable[[Reader], Awaitable[Value]]") -> Value:
     # Other commands of the launcher need not spend the time for these imports.
-    from shardwright.console.reader import Reader, Refused
+    from shardwright.console.reader import LoggedOut, Reader, Refused
 
     async def run() -> Value:
         own = {"serverSelectionTimeoutMS": _CONNECT_MILLISECONDS_MAX, "tz_aware": True, **CLIENT_OPTIONS}
@@ -224,7 +224,7 @@ def _run(uri: str, client_options: Mapping[str, Any], attempt: "Callable[[Reader
 
     try:
         return asyncio.run(run())
-    except (SyntaxFault, Refused, PyMongoError) as error:
+    except (SyntaxFault, LoggedOut, Refused, PyMongoError) as error:
         raise RoutingCommandError(str(error)) from error
 
 

@@ -53,7 +53,8 @@ ENTRIES_MAX: Final = 500
 _REST: Final = 100
 _BATCH_DOCUMENTS: Final = 10_000
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
-_UNAUTHORIZED: Final = (13, 18)
+_UNAUTHORIZED: Final = 13
+_AUTHENTICATION_FAILED: Final = 18
 
 _only_router: ContextVar[tuple[str, int | None] | None] = ContextVar("only_router", default=None)
 
@@ -85,6 +86,13 @@ class Refused(Exception):
         super().__init__(text)
         self.is_of_rights = is_of_rights
         self.is_away = is_away
+
+
+class LoggedOut(Exception):
+    """The cluster no longer accepts the user's log-in, so that no further read can succeed.
+
+    It is not a `Refused`, because views show what remains after a refusal.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,7 @@ class _Turn:
 
 
 class Reader:
-    """The cluster as one user sees it. All reads raise `Refused`."""
+    """The cluster as one user sees it. All reads raise `Refused` and `LoggedOut`."""
 
     def __init__(self, client: AsyncMongoClient[Document]) -> None:
         self.client = client
@@ -282,7 +290,10 @@ async def _answered(reading: Awaitable[Value], about: str, seconds_max: float = 
         return await asyncio.wait_for(reading, seconds_max)
     except OperationFailure as error:
         details = error.details or {}
-        raise Refused(str(details.get("errmsg", error)), is_of_rights=error.code in _UNAUTHORIZED) from error
+        text = str(details.get("errmsg", error))
+        if error.code == _AUTHENTICATION_FAILED:
+            raise LoggedOut(f"the cluster refused the log-in: {text}") from error
+        raise Refused(text, is_of_rights=error.code == _UNAUTHORIZED) from error
     except (BSONError, InvalidName) as error:
         raise Refused(f"{about} cannot be read: {error}") from error
     except PyMongoError as error:

@@ -17,7 +17,7 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 from shardwright.console.any_value import CLIENT_OPTIONS, value_of
 from shardwright.console.metrics import Sampler
-from shardwright.console.reader import Document, Reader, Refused, router_selector
+from shardwright.console.reader import Document, LoggedOut, Reader, Refused, router_selector
 from shardwright.console.settings import Settings
 from shardwright.wire.logger import get_logger
 
@@ -27,7 +27,8 @@ SESSIONS_MAX: Final = 200
 FAILURES_MAX: Final = 10
 REMOTES_MAX: Final = 1000
 FAILURE_SECONDS: Final = 60.0
-_RIGHTS_SECONDS: Final = 30.0
+_RIGHTS_SECONDS: Final = 10.0
+_OPEN_SECONDS: Final = 30.0
 _CLEAN_SECONDS: Final = 15.0
 _REFUSED_LOG_IN: Final = frozenset({11, 18, 334})
 """UserNotFound, AuthenticationFailed, MechanismUnavailable."""
@@ -70,13 +71,19 @@ class Session:
         return not self.user
 
     async def rights(self) -> "Rights":
-        """Return the user's privileges, at most half a minute old."""
+        """Return the user's privileges, at most ten seconds old.
+
+        Raises:
+            LoggedOut: the user has been dropped, or the password has changed.
+        """
         if self.is_open:
             return Rights((), (), is_everything=True)
 
         async def read() -> Rights:
             reply = await self.reader.command({"connectionStatus": 1, "showPrivileges": True})
             found = reply["authInfo"]
+            if not found["authenticatedUsers"]:
+                raise LoggedOut("the user no longer exists")
             roles = tuple(f"{each['role']}@{each['db']}" for each in found["authenticatedUserRoles"])
             return Rights(tuple(found.get("authenticatedUserPrivileges", ())), roles)
 
@@ -148,7 +155,7 @@ class Sessions:
                 raise
             return True
 
-        return await reader.kept("open", _RIGHTS_SECONDS, read)
+        return await reader.kept("open", _OPEN_SECONDS, read)
 
     async def log_in(self, remote: str, name: str, password: str, database: str) -> Session:
         """Start the session of a user.
@@ -248,6 +255,8 @@ class Call:
 
     Attributes:
         given: the parameters of the query, or the fields of the form.
+        sampler: the daemons' metrics; empty if the user may not see them.
+        settings: without targets if the user may not see the metrics.
     """
 
     session: Session

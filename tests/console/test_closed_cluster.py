@@ -304,6 +304,38 @@ def test_the_death_of_a_router_is_survived(closed: Closed) -> None:
         assert time.monotonic() < deadline
 
 
+def test_a_dropped_user_is_logged_out(closed: Closed) -> None:
+    with closed.cluster.client() as client:
+        client.admin.command("createUser", "leaving", pwd=PASSWORD, roles=["clusterMonitor"])
+        browser = closed.browser("leaving")
+        assert browser.api("session")["roles"] == ["clusterMonitor@admin"]
+        client.admin.command("dropUser", "leaving")
+    deadline = time.monotonic() + 60
+    while (answer := browser.get("/api/operations")).status == 200:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.5)
+    assert answer.status == 401, answer.text
+    assert browser.get("/api/session").status == 401
+    assert browser.get("/").headers["location"].startswith("/log-in")
+
+
+def test_a_user_without_roles_sees_no_numbers(closed: Closed) -> None:
+    with closed.cluster.client() as client:
+        client.admin.command("createUser", "nothing", pwd=PASSWORD, roles=[])
+    browser = closed.browser("nothing")
+    found = browser.api("overview")
+    assert found["rates"] is None
+    assert found["refusals"] != []
+    assert found["problems"] == []
+    assert found["configServers"]["members"] == []
+    operations = browser.api("operations")
+    assert (operations["total"], operations["commands"], operations["shards"]) == (None, [], [])
+    page = browser.get("/").text
+    assert "All processes answer" not in page
+    assert "collecting" not in page
+    assert closed.browser("monitor").api("overview")["rates"] is not None
+
+
 def test_failed_log_ins_are_limited(closed: Closed) -> None:
     browser = closed.console.browser()
     texts = [browser.log_in("manager", "guess").text for _ in range(12)]

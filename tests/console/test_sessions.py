@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
 
+from shardwright.console.reader import LoggedOut, Reader
 from shardwright.console.sessions import FAILURES_MAX, SESSIONS_MAX, Rights, Sessions
 from shardwright.console.settings import Settings
 
@@ -108,3 +109,18 @@ def test_an_absent_router_counts_as_no_failure() -> None:
     sessions = Sessions(Settings(AWAY))
     for _ in range(FAILURES_MAX + 1):
         assert "no router answers" in _errors_of(sessions, refusing, 1)[0]
+
+
+def test_a_changed_password_is_not_a_missing_right() -> None:
+    class Client:
+        codec_options = None
+
+        def __getitem__(self, _db: str) -> "Client":
+            return self
+
+        async def command(self, *_: object, **__: object) -> None:
+            raise OperationFailure("Authentication failed.", 18)
+
+    client: Any = Client()
+    with pytest.raises(LoggedOut, match="refused the log-in"):
+        asyncio.run(Reader(client).command({"ping": 1}))
