@@ -12,7 +12,7 @@ from bson import json_util
 
 from shardwright.console.metrics import Sampler
 from shardwright.console.overview import overview
-from shardwright.console.reader import Document, Reader, Refused, of_routers, partly
+from shardwright.console.reader import Document, Reader, Refused, maybe, of_routers, partly
 from shardwright.console.settings import Settings
 
 _SECONDS: Final = 15.0
