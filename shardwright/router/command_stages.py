@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from shardwright.router.access.internal_fields import KEPT_FROM_SHARDS, without_internal_fields
 from shardwright.router.commands.router_commands import help_if_asked
 from shardwright.router.commands.transactions import in_transaction
 from shardwright.router.context.router_context import RouterContext
@@ -53,6 +54,7 @@ from shardwright.wire.request_validation import (
 )
 from shardwright.wire.trace_context import TRACE_CONTEXT
 from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
+from shardwright.wire.transport.server import LOCAL_PEER
 
 Run: TypeAlias = Callable[[Operation, RouterCommand], Awaitable[bytes | None] | None]
 """The function of a stage. It may return an awaitable to be awaited; a reply frame from that ends the operation."""
@@ -214,6 +216,11 @@ async def _read_signing_keys(operation: Operation, _: RouterCommand) -> None:
         await operation.context.client_times.look_up_keys()
 
 
+def _drop_internal_fields(operation: Operation, command: RouterCommand) -> None:
+    is_local = operation.client.peer == LOCAL_PEER
+    operation.request = without_internal_fields(operation.request, command.name, is_local=is_local)
+
+
 def _refuse_trace_context(operation: Operation, command: RouterCommand) -> None:
     """Refuse a field that only routers send, as mongos refuses any unknown field. Clients name a trace in a comment."""
     raise unknown_field(f"{command.name}.{TRACE_CONTEXT.decode()}")
@@ -280,6 +287,12 @@ _TRANSACTION: Final = (AUTOCOMMIT,)
 STAGES: Final = (
     Stage(name="read preference", run=_check_read_preference, fields=(READ_PREFERENCE,)),
     Stage(name="admission", run=_admit, when=lambda context, _: context.access is not None, is_done_by_passages=True),
+    Stage(
+        name="internal fields",
+        run=_drop_internal_fields,
+        fields=KEPT_FROM_SHARDS,
+        when=lambda context, _: context.access is None,
+    ),
     Stage(name="trace of another server", run=_refuse_trace_context, fields=(TRACE_CONTEXT,)),
     Stage(
         name="relay to the process that has the session's transactions",

@@ -60,8 +60,17 @@ def names(
         ("getMore", ("maxTimeMS",), ["interruption", "own task"]),
         ("hello", ("maxTimeMS",), ["time limit", "own task"]),
         ("insert", (*DRIVER, "txnNumber", "writeConcern"), ["cluster time", "session"]),
-        ("create", ("writeConcern", "readConcern"), ["write concern", "read concern", "own task"]),
-        ("create", ("readConcern", *TRANSACTION), ["cluster time", "session", "own task", "transaction"]),
+        (
+            "create",
+            ("writeConcern", "readConcern"),
+            ["write concern", "read concern", "own task"],
+        ),
+        (
+            "create",
+            ("readConcern", *TRANSACTION),
+            ["cluster time", "session", "own task", "transaction"],
+        ),
+        ("find", ("term", "shardVersion"), ["internal fields", "interruption"]),
         ("ping", (), ["own task", "arguments"]),
         (
             "commitTransaction",

@@ -18,13 +18,9 @@ import trio
 
 from shardwright.config_servers.catalog_client import CatalogClient
 from shardwright.daemon.users import CLUSTER, Privileges, Resource, UserName, with_owner_of_session
-from shardwright.router.access.authorized_user import (
-    SYSTEM_USER,
-    AuthorizedUser,
-    has_internal_fields,
-    refusal_of_internal_fields,
-)
+from shardwright.router.access.authorized_user import SYSTEM_USER, AuthorizedUser
 from shardwright.router.access.command_needs import SAME_FOR_COLLECTION, TABLE
+from shardwright.router.access.internal_fields import has_internal_fields, refusal_of_internal_fields
 from shardwright.router.access.login import Login, LogInCounts
 from shardwright.router.access.mechanisms import ScramLogin
 from shardwright.router.access.needs import Need, with_own_operations, with_own_sessions

@@ -11,54 +11,14 @@ from itertools import count
 from typing import Any, Final, Self, TypeAlias
 
 from shardwright.daemon.users import ANY_ACTION, CLUSTER, SYSTEM, Privileges, UserName, with_owner_of_session
-from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError
 from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.scram import MECHANISMS, Credentials, Mechanism
-from shardwright.wire.trace_context import TRACE_CONTEXT
 
-_AUDIT: Final = b"$audit"
-_BYPASS: Final = b"mayBypassWriteBlocking"
-_UNAUTHORIZED_BYPASS: Final = 6317500
-
-_INTERNAL: Final = frozenset(
-    {
-        *(
-            _AUDIT,
-            _BYPASS,
-            b"$configTime",
-            b"$topologyTime",
-            b"$replData",
-            b"$oplogQueryData",
-            b"$fromSibling",
-            b"term",
-        ),
-        *(b"shardVersion", b"databaseVersion", b"involvedNamespaces", b"coordinator", b"mayChangeOwner"),
-        *(b"clientSession", b"fromMigrate", b"runtimeConstants", TRACE_CONTEXT),
-    }
-)
-"""Further internal fields, such as ``fromMongos``, are missing here because mongos itself refuses them as unknown."""
-
-_BYPASSING: Final = encode_elements({_BYPASS.decode(): True})
-_BLOCKED: Final = encode_elements({_BYPASS.decode(): False})
-
-
-def has_internal_fields(request: Request) -> bool:
-    """Whether a request has a field that only servers of the cluster may send."""
-    return not _INTERNAL.isdisjoint(request.fields)
-
-
-def refusal_of_internal_fields(request: Request) -> CommandError | None:
-    """Return MongoDB's specific error for an internal field of a request; None if MongoDB has none."""
-    if _AUDIT in request.fields:
-        return CommandError(ErrorCode.Unauthorized, "Unauthorized use of impersonation metadata.")
-    if _BYPASS in request.fields:
-        return CommandError(
-            _UNAUTHORIZED_BYPASS, "Client is not properly authorized to propagate mayBypassWriteBlocking"
-        )
-    return None
+_BYPASS: Final = "mayBypassWriteBlocking"
+_BYPASSING: Final = encode_elements({_BYPASS: True})
+_BLOCKED: Final = encode_elements({_BYPASS: False})
 
 
 def write_block_element(privileges: Privileges) -> bytes:
