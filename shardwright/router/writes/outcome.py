@@ -5,7 +5,7 @@ that a single server would return, with MongoDB's texts. An update that would mo
 its owner with WouldChangeOwningShard and changes nothing. Moving the document takes a transaction on both shards.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -17,8 +17,10 @@ from shardwright.sharding.bson_text import document_text
 from shardwright.wire import rawbson
 from shardwright.wire.error_codes import Category, ErrorCode, code_name, has_category
 from shardwright.wire.errors import RETRYABLE_WRITE_ERROR, CommandError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX, check_size
 from shardwright.wire.rawbson import (
     INT32,
+    STRING,
     Span,
     array_documents,
     decode_document,
@@ -30,6 +32,15 @@ from shardwright.wire.rawbson import (
 
 ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
 """Maximum bytes of error texts in one reply; later errors get an empty ``errmsg``, as in mongod."""
+
+_EMPTY_MESSAGE: Final = element(b"errmsg", STRING, b"\x01\0\0\0\0")
+_DETAILS: Final = frozenset({b"errmsg", b"keyPattern", b"keyValue", b"collation", b"errInfo"})
+_ELEMENT_BYTES: Final = 1 + 5 + 1
+"""The type and the name of an element of an array, of at most five digits."""
+
+_RETRIED_BYTES: Final = _ELEMENT_BYTES + 4
+_UPSERTED_BYTES: Final = _ELEMENT_BYTES + 4 + len(b"\x10index\0") + 4 + 1
+"""The maximum bytes of an entry of ``upserted`` without its id."""
 
 _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 
@@ -62,11 +73,34 @@ def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
         span = rawbson.index(document).get(b"errmsg")
         if span is not None:
             if room <= 0:
-                empty = rawbson.element(b"errmsg", rawbson.STRING, b"\x01\0\0\0\0")
-                document = rawbson.from_elements(document[4 : span[1]] + empty + document[span[3] : -1])
+                document = rawbson.from_elements(document[4 : span[1]] + _EMPTY_MESSAGE + document[span[3] : -1])
             room -= span[3] - span[2]
         limited.append(document)
     return limited
+
+
+def within_size(documents: Sequence[bytes], room: int) -> list[bytes]:
+    """Reduce ``writeErrors`` entries to index and code, from the first one on that would make the reply too large.
+
+    Args:
+        room: the bytes that all entries together may take.
+    """
+    if sum(map(len, documents)) <= room:
+        return [*documents]
+    bare = [_without_details(document) for document in documents]
+    room -= sum(map(len, bare))
+    limited: list[bytes] = []
+    for document, least in zip(documents, bare, strict=True):
+        room -= len(document) - len(least)
+        if room < 0:
+            return [*limited, *bare[len(limited) :]]
+        limited.append(document)
+    return limited
+
+
+def _without_details(document: bytes) -> bytes:
+    """Keep what every ``writeErrors`` entry has, with an empty message."""
+    return rawbson.append(rawbson.without(document, _DETAILS), _EMPTY_MESSAGE)
 
 
 def combined_error(documents: Sequence[bytes]) -> bytes:
@@ -203,7 +237,11 @@ class BatchOutcome:
             self._concern_errors.append((shard, reply.write_concern_error))
 
     def reply(self) -> dict[str, Any]:
-        """Build the reply of the finished batch, without the fields of every reply."""
+        """Build the reply of the finished batch, without the fields of every reply.
+
+        Raises:
+            CommandError: BSONObjectTooLarge, there are too many upserted ids; the batch was executed all the same.
+        """
         if self._batch.is_unacknowledged:
             return {}
         reply: dict[str, Any] = {}
@@ -211,9 +249,10 @@ class BatchOutcome:
             reply["nModified"] = self._modified
         reply["n"] = self._n
         if self._upserted:
+            check_size(self._upserted_bytes)
             reply["upserted"] = [_upserted(position, id_element) for position, id_element in sorted(self._upserted)]
         if self.errors:
-            reply["writeErrors"] = _write_errors(sorted(self.errors.items()))
+            reply["writeErrors"] = self._write_errors()
         if self._concern_errors and self._tells_of_write_concern:
             concern_error = reply["writeConcernError"] = merged_write_concern_error(self._concern_errors)
             if self._batch.is_retryable and has_category(concern_error["code"], Category.RETRYABLE):
@@ -221,6 +260,18 @@ class BatchOutcome:
         if self._retried and self._batch.is_numbered:
             reply["retriedStmtIds"] = self._retried_in_order()
         return reply
+
+    @property
+    def _upserted_bytes(self) -> int:
+        return sum([len(id_element) + _UPSERTED_BYTES for _, id_element in self._upserted])
+
+    def _write_errors(self) -> list[Any]:
+        """Build the entries of ``writeErrors``, as far as they fit next to the lists of the other statements."""
+        indexed = [with_index(document, position) for position, document in sorted(self.errors.items())]
+        taken = self._upserted_bytes + _ELEMENT_BYTES * len(indexed) + _RETRIED_BYTES * len(self._retried)
+        limited = within_size(with_limited_messages(indexed), BSON_OBJECT_BYTES_MAX - taken)
+        check_size(taken + sum(map(len, limited)))
+        return [raw_document(document) for document in limited]
 
     def _retried_in_order(self) -> list[int]:
         """Return the ids of retried statements in the order of the client's batch."""
@@ -240,11 +291,6 @@ class BatchOutcome:
 
 def _upserted(position: int, id_element: bytes) -> Any:  # noqa: ANN401 - what pymongo copies into a document
     return raw_document(from_elements(element(b"index", INT32, position.to_bytes(4, "little")) + id_element))
-
-
-def _write_errors(errors: Iterable[tuple[int, bytes]]) -> list[Any]:
-    indexed = [with_index(document, position) for position, document in errors]
-    return [raw_document(document) for document in with_limited_messages(indexed)]
 
 
 def move_refused(statements: int) -> CommandError:

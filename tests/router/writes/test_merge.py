@@ -6,7 +6,12 @@ import bson
 import pytest
 
 from shardwright.router.writes import outcome
+from shardwright.router.writes.batch import WriteKind
 from shardwright.router.writes.outcome import (
+    BatchOutcome,
+    ItemError,
+    Upserted,
+    WriteReply,
     combined_error,
     error_document,
     merged_write_concern_error,
@@ -14,6 +19,9 @@ from shardwright.router.writes.outcome import (
     with_limited_messages,
 )
 from shardwright.wire.errors import CommandError
+from shardwright.wire.limits import BSON_OBJECT_BYTES_MAX
+from shardwright.wire.rawbson import STRING, element, string_value
+from tests.router.writes.builders import batch
 
 DUPLICATE = {"index": 3, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}, "keyValue": {"_id": 5}}
 
@@ -105,3 +113,43 @@ def test_messages_are_left_out_when_there_are_too_many(monkeypatch: pytest.Monke
     limited = [bson.decode(document) for document in with_limited_messages(documents)]
     assert [len(error["errmsg"]) for error in limited] == [40, 40, 40, 0, 0]
     assert [error["keyValue"] for error in limited] == [{"a": n} for n in range(5)]
+
+
+def outcome_of(reply: WriteReply, count: int) -> BatchOutcome:
+    """The outcome of upserts that one shard has executed."""
+    statements = [{"q": {"_id": n}, "u": {"$set": {"a": 1}}, "upsert": True} for n in range(count)]
+    found = BatchOutcome(batch(WriteKind.UPDATE, statements, ordered=False))
+    found.add("s0", list(range(count)), reply)
+    for each in reply.errors:
+        found.errors[each.index] = each.document
+    return found
+
+
+def duplicate(position: int) -> ItemError:
+    key = {"_id": f"{position:08}" + "x" * 1_500}
+    error = {"index": 0, "code": 11000, "keyPattern": {"_id": 1}, "keyValue": key, "errmsg": "E11000", "errInfo": key}
+    return ItemError(position, 11000, bson.encode(error))
+
+
+def test_errors_lose_their_details_when_the_reply_would_be_too_large() -> None:
+    count = 8_000
+    reply = outcome_of(WriteReply(errors=tuple(map(duplicate, range(count)))), count).reply()
+    assert len(bson.encode(reply)) <= BSON_OBJECT_BYTES_MAX
+    errors = bson.decode(bson.encode(reply))["writeErrors"]
+    assert [each["index"] for each in errors] == [*range(count)]
+    assert {each["code"] for each in errors} == {11000}
+    assert errors[0]["keyValue"] == {"_id": "00000000" + "x" * 1_500}
+    assert errors[-1] == {"index": count - 1, "code": 11000, "errmsg": ""}
+    whole = sum("keyValue" in each for each in errors)
+    assert all(("keyValue" in each) == (position < whole) for position, each in enumerate(errors))
+    assert len(bson.encode(reply)) > BSON_OBJECT_BYTES_MAX - 20_000
+
+
+@pytest.mark.parametrize("has_error", [False, True])
+def test_too_many_upserted_ids_are_an_error_of_the_batch(has_error: bool) -> None:
+    count = 12_000
+    upserted = tuple(Upserted(n, element(b"_id", STRING, string_value("x" * 1_500))) for n in range(count - 1))
+    errors = (duplicate(count - 1),) if has_error else ()
+    with pytest.raises(CommandError) as raised:
+        outcome_of(WriteReply(n=count, upserted=upserted, errors=errors), count).reply()
+    assert raised.value.code == 10334
