@@ -245,11 +245,13 @@ def target_find_and_modify(query: bytes, collation: Collation, table: Collection
     """Return the shard of a ``findAndModify``.
 
     Raises ShardKeyNotFound if the query does not fix the shard key, or only under another collation, or no chunk can
-    contain the key.
+    contain the key; or the error of `unknown_operator`, if the query does not fix the key.
     """
     key = exact_shard_key(query, table.key_pattern)
     if key is None:
-        raise CommandError(ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
+        raise unknown_operator(query) or CommandError(
+            ErrorCode.ShardKeyNotFound, "Query for sharded findAndModify must contain the shard key"
+        )
     return target_shard_key(key, table, str(table.namespace), simple_collation=_is_simple(collation, table))
 
 

@@ -178,6 +178,8 @@ FIND_AND_MODIFIES: list[tuple[RoutingTable, dict[str, Any], Any, Any]] = [
     (BY_K, {}, None, _NO_QUERY_KEY),
     (BY_K, {"_id": 5}, None, _NO_QUERY_KEY),
     (BY_K, {"k": {"$gt": 500}}, None, _NO_QUERY_KEY),
+    (BY_K, {"k": {"$foo": 1}}, None, (2, "unknown operator: $foo")),
+    (BY_K, {"$foo": 1}, None, (2, "unknown top level operator: $foo.")),
     (BY_K, {"k": MaxKey()}, None, (61, _NO_CHUNK)),
     (BY_K, {"k": "a"}, FRENCH, (61, "Cannot target single shard due to collation of key k for namespace shop.orders")),
     (COLLATED, {"k": "a"}, {"locale": "simple"}, "north"),
