@@ -266,14 +266,15 @@ def _parse_database_version(kind: int, value: bytes) -> DatabaseVersion:
 
 def _chunk_version_part_error(name: str, value: object, expected: str) -> CommandError:
     return CommandError(
-        ErrorCode.TypeMismatch, f"Invalid field '{name}' of a chunk version: {value!r} is not of type {expected}"
+        ErrorCode.TypeMismatch,
+        f"Invalid field '{name}' of a chunk version: {rawbson.type_name_of(value)} is not of type {expected}",
     )
 
 
 def _field_type_error(name: str, value: object, expected: str) -> CommandError:
     return CommandError(
         ErrorCode.TypeMismatch,
-        f"BSON field '{name}' is the wrong type '{type(value).__name__}', expected type '{expected}'",
+        f"BSON field '{name}' is the wrong type '{rawbson.type_name_of(value)}', expected type '{expected}'",
     )
 
 

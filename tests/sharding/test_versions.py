@@ -155,3 +155,12 @@ def test_database_version_without_timestamp() -> None:
     with pytest.raises(CommandError) as caught:
         parse_database(value)
     assert caught.value.code == 40414
+
+
+def test_errors_name_the_types_of_bson() -> None:
+    with pytest.raises(CommandError, match="'databaseVersion' is the wrong type 'array', expected type 'object'"):
+        DatabaseVersion.from_value([1])
+    with pytest.raises(CommandError, match=r"'DatabaseVersion\.uuid' is the wrong type 'null'"):
+        DatabaseVersion.from_value({"timestamp": TIME, "lastMod": 1})
+    with pytest.raises(CommandError, match="Invalid field 'v' of a chunk version: string is not of type timestamp"):
+        parse({"v": "x", "e": EPOCH, "t": TIME})

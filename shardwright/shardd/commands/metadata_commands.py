@@ -179,7 +179,7 @@ def _check_hashed(pattern: ShardKeyPattern, points: list[bytes]) -> None:
             raise CommandError(
                 ErrorCode.CannotSplit,
                 f"The split point {document_text(point)} must be of type NumberLong for the hashed shard key "
-                f"{decode_document(pattern.document)}",
+                f"{document_text(pattern.document)}",
             )
 
 
