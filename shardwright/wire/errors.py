@@ -132,6 +132,7 @@ class ConnectionClosedError(BackendError):
 
 
 DUPLICATE_FIELD: Final = 40413
+_NOT_AN_OBJECT: Final = 10065
 MISSING_FIELD: Final = 40414
 UNKNOWN_FIELD: Final = 40415
 VALUE_TOO_SMALL: Final = 51024
@@ -167,6 +168,11 @@ def wrong_type(path: str, kind: int, *expected: str) -> CommandError:
     return CommandError(
         ErrorCode.TypeMismatch, f"BSON field '{path}' is the wrong type '{type_name(kind)}', expected {expecting}"
     )
+
+
+def not_an_object(name: str) -> CommandError:
+    """Build the error for a null in place of an array; MongoDB names the field without its struct here."""
+    return CommandError(_NOT_AN_OBJECT, f"invalid parameter: expected an object ({name})")
 
 
 def value_too_small(name: str, value: int, minimum: int) -> CommandError:

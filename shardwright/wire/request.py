@@ -16,13 +16,14 @@ from operator import itemgetter
 from typing import Any, Final
 
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError, duplicate_field, missing_field, wrong_type
+from shardwright.wire.errors import CommandError, duplicate_field, missing_field, not_an_object, wrong_type
 from shardwright.wire.limits import NESTING_LEVELS_MAX
 from shardwright.wire.message import OpMsg
 from shardwright.wire.rawbson import (
     ARRAY,
     BINARY,
     DOCUMENT_BYTES_MIN,
+    NULL,
     OBJECT,
     STRING,
     InvalidBSONError,
@@ -276,7 +277,8 @@ class Request:
         """Return the documents of an array argument, from the document sequence of that name or from the body.
 
         Raises:
-            CommandError: 40414, there is neither; TypeMismatch, it is not an array of documents; InvalidBSON.
+            CommandError: 40414, there is neither; 10065, it is null; TypeMismatch, it is not an array of documents;
+                InvalidBSON.
         """
         for sequence in self.message.sequences:
             if sequence.name == name:
@@ -284,6 +286,8 @@ class Request:
         span = self.fields.get(name)
         if span is None:
             raise missing_field(f"{self.name}.{name.decode(errors='replace')}")
+        if span[0] == NULL:
+            raise not_an_object(name.decode(errors="replace"))
         if span[0] != ARRAY:
             raise self._wrong_type(name, span, "array")
         return documents_of_array(self.body, span, f"{self.name}.{name.decode(errors='replace')}")

@@ -22,6 +22,10 @@ class TcpConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
     def command(self, command: dict[str, Any], *, db: str) -> dict[str, Any]:

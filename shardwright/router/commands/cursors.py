@@ -52,8 +52,8 @@ from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import ShardedViewError
 from shardwright.sharding.namespace import Namespace
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import BackendError, CommandError, missing_field, wrong_type
-from shardwright.wire.rawbson import ARRAY, INT64, append, decode_value, encode_elements, spans
+from shardwright.wire.errors import BackendError, CommandError, missing_field, not_an_object, wrong_type
+from shardwright.wire.rawbson import ARRAY, INT64, NULL, append, decode_value, encode_elements, spans
 from shardwright.wire.request import Request
 from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
@@ -293,6 +293,8 @@ def _cursor_ids(request: Request) -> list[int]:
     cursors = request.fields.get(b"cursors")
     if cursors is None:
         raise missing_field(f"{_STRUCT}.cursors")
+    if cursors[0] == NULL:
+        raise not_an_object("cursors")
     if cursors[0] != ARRAY:
         raise wrong_type(f"{_STRUCT}.cursors", cursors[0], "array")
     found: list[int] = []

@@ -170,7 +170,9 @@ async def data_size(operation: Operation) -> Reply:
 async def db_stats(operation: Operation) -> Reply:
     """Sizes and object counts of a database, per shard and in total."""
     request = operation.request
-    scale = operation.argument(b"scale", 1)
+    scale = operation.argument(b"scale")
+    if scale is None:
+        scale = 1
     if isinstance(scale, bool) or not isinstance(scale, int | float) or clamp_int64(scale) < 1:
         raise CommandError(ErrorCode.BadValue, "Scale must be greater than zero")
     replies = await read_all_shards(operation)

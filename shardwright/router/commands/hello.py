@@ -43,13 +43,15 @@ from shardwright.wire.limits import (
     WRITE_BATCH_OPERATIONS_MAX,
 )
 from shardwright.wire.message import MORE_TO_COME, op_msg
-from shardwright.wire.rawbson import EMPTY_DOCUMENT, NULL, OBJECT, STRING, decode_document, type_name
+from shardwright.wire.rawbson import BOOL, NULL, OBJECT, STRING, decode_document, spans, type_name
 from shardwright.wire.request import Request
 from shardwright.wire.transport.cluster_auth import EXTERNAL_DATABASE
 
 _MECHANISMS: Final = b"saslSupportedMechs"
 _SPECULATIVE: Final = b"speculativeAuthenticate"
-_CHECKED: Final = {_MECHANISMS: (STRING, OBJECT), b"hostInfo": (STRING,)}
+_FIRST_STEPS: Final = (b"saslStart", b"authenticate")
+_UNKNOWN_STEP: Final = 51769
+_CHECKED: Final = {_MECHANISMS: (STRING, OBJECT), b"hostInfo": (STRING,), b"loadBalanced": (BOOL,)}
 
 
 _NAME: Final = "hello"
@@ -104,22 +106,36 @@ async def _log_in_fields(operation: Operation) -> dict[str, Any]:
         account = await operation.context.log_ins.scram.account_of(_user_asked_for(request))
         if account.mechanisms is not None:
             fields["saslSupportedMechs"] = account.mechanisms
-    if _SPECULATIVE in request.fields:
-        first = Arguments.of(request, "hello").nested(_SPECULATIVE)
-        if request.raw_object(_SPECULATIVE) == EMPTY_DOCUMENT:
-            raise CommandError(ErrorCode.BadValue, "hello.speculativeAuthenticate must be a non-empty Object")
+    first = Arguments.of(request, "hello").maybe_nested(_SPECULATIVE)
+    if first is not None:
+        step = _first_step(first)
         with suppress(CommandError):  # the client then logs in with a command of its own, which reports the error
-            if first.has(b"saslStart"):
+            if step == b"saslStart":
                 fields["speculativeAuthenticate"] = await start_conversation(
                     operation, first, first.string(b"db"), is_speculative=True, known=account
                 )
-            elif first.has(b"authenticate"):
+            else:
                 # Drivers omit the database, because only one database has such users.
                 db = first.string(b"db") if first.has(b"db") else EXTERNAL_DATABASE
                 fields["speculativeAuthenticate"] = await authenticate_by_certificate(
                     operation, first, db, is_speculative=True
                 )
     return fields
+
+
+def _first_step(command: Arguments) -> bytes:
+    """Return the name of the command that begins a log-in inside a hello.
+
+    Raises:
+        CommandError: BadValue, there is none; 51769, it is another command.
+    """
+    name = next((name for name, _ in spans(command.document)), None)
+    if name is None:
+        raise CommandError(ErrorCode.BadValue, "hello.speculativeAuthenticate must be a non-empty Object")
+    if name not in _FIRST_STEPS:
+        text = name.decode(errors="replace")
+        raise CommandError(_UNKNOWN_STEP, f"hello.speculativeAuthenticate unknown command: {text}")
+    return name
 
 
 def _check_strings(request: Request) -> None:

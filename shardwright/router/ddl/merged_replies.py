@@ -172,7 +172,7 @@ def scale_of(value: object) -> int:
         if scale < 1:
             raise CommandError(_SCALE_TOO_SMALL, "scale has to be >= 1")
         return scale
-    if value:
+    if value is not None and value is not False:
         raise CommandError(_SCALE_NOT_A_NUMBER, "scale has to be a number >= 1")
     return 1
 

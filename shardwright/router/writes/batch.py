@@ -9,7 +9,7 @@ from shardwright.sharding.clock import CLUSTER_TIME
 from shardwright.sharding.time_series import on_buckets, on_measurements
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
-from shardwright.wire.errors import CommandError, RemoteProtocolError, wrong_type
+from shardwright.wire.errors import CommandError, RemoteProtocolError, not_an_object, wrong_type
 from shardwright.wire.limits import MESSAGE_BYTES_MAX, WRITE_BATCH_OPERATIONS_MAX
 from shardwright.wire.message import is_one_document
 from shardwright.wire.rawbson import (
@@ -51,7 +51,6 @@ STATEMENT_ID_FIELDS: Final = frozenset({b"stmtId", b"stmtIds"})
 _NO_ID: Final = -1
 """Stands for no id. A mongod treats all other numbers as ids."""
 
-_INVALID_NULL: Final = 10065
 _IDS: Final = 1 << 32
 
 
@@ -101,7 +100,7 @@ def _explicit(request: Request) -> list[int] | None:
     if span is None:
         return None
     if span[0] == NULL:
-        raise CommandError(_INVALID_NULL, "invalid parameter: expected an object (stmtIds)")
+        raise not_an_object("stmtIds")
     array = Arguments.of(request).span(b"stmtIds", ARRAY)
     ids: list[int] = []
     for name, each in spans(request.body, array[2]):

@@ -101,7 +101,8 @@ def test_scale(value: object, scale: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "code"), [(0, 4390200), (-5, 4390200), (0.5, 4390200), ("x", 4390201), (True, 4390201)]
+    ("value", "code"),
+    [(0, 4390200), (-5, 4390200), (0.5, 4390200), ("x", 4390201), (True, 4390201), ({}, 4390201), ("", 4390201)],
 )
 def test_scale_that_is_none(value: object, code: int) -> None:
     with pytest.raises(CommandError) as raised:
