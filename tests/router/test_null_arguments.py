@@ -13,7 +13,17 @@ from tests.wire.raw_connection import RawConnection
 
 DB: Final = "null_arguments"
 
+MAP: Final = {"map": "function() { emit(1, 1) }", "reduce": "function(key, values) { return 1 }"}
+COMMANDS: Final[dict[str, Command]] = {"mapReduce": {**MAP, "out": {"inline": 1}}}
+
 OTHERS: Final[list[Command]] = [
+    {"mapReduce": "c", **COMMANDS["mapReduce"], "sort": {}},
+    {"mapReduce": "c", **COMMANDS["mapReduce"], "sort": None},
+    *(
+        {"mapReduce": "c", **COMMANDS["mapReduce"], name: None}
+        for name in ("map", "reduce", "out", "query", "finalize")
+    ),
+    *({"mapReduce": "c", **{k: v for k, v in COMMANDS["mapReduce"].items() if k != name}} for name in ("map", "out")),
     {"findAndModify": "c", "query": {"key": {"$foo": 1}}, "remove": True},
     {"findAndModify": "c", "query": {"$foo": 1}, "remove": True},
     {"killCursors": "c", "cursors": None},

@@ -49,6 +49,7 @@ from shardwright.wire.rawbson import (
 from shardwright.wire.request import Request
 
 LIMIT_NOT_POSITIVE: Final = 15958
+_SORT_IS_EMPTY: Final = 15976
 
 _STRUCT: Final = "mapReduce"
 _REPLACED: Final = frozenset(
@@ -86,7 +87,7 @@ class Output:
         Raises:
             CommandError: 40414, BadValue, InvalidOptions, InvalidNamespace.
         """
-        value = arguments.required_value(b"out")
+        value = _required(arguments, b"out")
         if is_string(value):
             return cls("replace", _output_namespace(db, value))
         if not isinstance(value, Mapping):
@@ -149,7 +150,7 @@ class MapReduce:
         """Check the arguments as mongod does.
 
         Raises:
-            CommandError: 40414, 40415, TypeMismatch, BadValue, 15958; or from `Output.parse`.
+            CommandError: 40414, 40415, TypeMismatch, BadValue, 15958, 15976; or from `Output.parse`.
         """
         given = Arguments.of(request, _STRUCT)
         given.refuse_unknown(_KNOWN)
@@ -159,13 +160,16 @@ class MapReduce:
         limit = given.maybe_integer(b"limit", minimum=None)
         if limit is not None and limit <= 0:
             raise CommandError(LIMIT_NOT_POSITIVE, "The limit specified to mapReduce must be positive")
+        sort = given.maybe_raw(b"sort")
+        if sort == EMPTY_DOCUMENT:
+            raise CommandError(_SORT_IS_EMPTY, "The mapReduce sort option must have at least one sort key")
         return cls(
             map=_function(given, b"map"),
             reduce=_function(given, b"reduce"),
             finalize=None if given.value(b"finalize") is None else _function(given, b"finalize"),
             output=Output.parse(given, request.db),
             query=given.maybe_raw(b"query"),
-            sort=given.maybe_raw(b"sort"),
+            sort=sort,
             limit=limit,
             scope=_scope(given),
         )
@@ -176,7 +180,7 @@ class MapReduce:
         stages: list[dict[str, Any]] = []
         if self.query is not None:
             stages.append({"$match": raw_document(self.query)})
-        if self.sort is not None and self.sort != EMPTY_DOCUMENT:
+        if self.sort is not None:
             stages.append({"$sort": raw_document(self.sort)})
         if self.limit is not None:
             stages.append({"$limit": bson.Int64(self.limit)})
@@ -237,8 +241,13 @@ def _called(function: str, values: object) -> dict[str, Any]:
     return {"$function": {"args": ["$_id", values], "body": function, "lang": "js"}}
 
 
+def _required(arguments: Arguments, name: bytes) -> Any:  # noqa: ANN401 - a BSON value can be anything
+    """Read a required argument; MongoDB reads it with a separate parser, which takes null for a wrong type."""
+    return arguments.value(name) if arguments.is_null(name) else arguments.required_value(name)
+
+
 def _function(arguments: Arguments, name: bytes) -> str:
-    value = arguments.required_value(name)
+    value = _required(arguments, name)
     if not is_string(value) and not (isinstance(value, Code) and value.scope is None):
         raise _bad_value(f"'{name.decode()}' must be of string or code type")
     return str(value)
