@@ -28,6 +28,7 @@ from shardwright.router.generic_arguments import (
     SESSION_FIELDS,
     check_api_arguments,
     check_read_concern,
+    check_read_concern_type,
     require_api_version,
     use_session,
     with_default_concerns,
@@ -322,6 +323,12 @@ STAGES: Final = (
         run=_check_write_concern,
         fields=(WRITE_CONCERN,),
         when=lambda _, command: not command.writes,
+    ),
+    Stage(
+        name="type of read concern",
+        run=check_read_concern_type,
+        fields=(READ_CONCERN,),
+        is_done_by_passages=True,
     ),
     Stage(
         name="read concern",

@@ -35,6 +35,7 @@ from shardwright.wire.errors import CommandError, wrong_type
 from shardwright.wire.rawbson import (
     ARRAY,
     EMPTY_DOCUMENT,
+    NULL,
     OBJECT,
     STRING,
     TIMESTAMP,
@@ -76,16 +77,27 @@ SESSION_FIELDS: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION)
 """Only requests with one of these fields use a session."""
 
 
+def check_read_concern_type(operation: Operation, entry: RouterCommand) -> None:
+    """Refuse a read concern that is not a document; the request must have one.
+
+    Raises:
+        CommandError: FailedToParse; TypeMismatch for an aggregation, where mongod's parser meets it first.
+    """
+    kind = operation.request.fields[READ_CONCERN][0]
+    if kind != OBJECT:
+        if entry.name == "aggregate" and kind != NULL:
+            raise wrong_type("aggregate.readConcern", kind, "object")
+        raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
+
+
 def check_read_concern(operation: Operation, entry: RouterCommand) -> None:
-    """Refuse a read concern that the command does not support; the request must have one.
+    """Refuse a read concern that the command does not support; the request must have a document.
 
     Raises:
         CommandError: FailedToParse, TypeMismatch; InvalidOptions for an unknown field or an unsupported level.
     """
     request = operation.request
     span, body = request.fields[READ_CONCERN], request.body
-    if span[0] != OBJECT:
-        raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
     fields = index(body, span[2])
     for name, field in fields.items():
         _check_field(name, field)

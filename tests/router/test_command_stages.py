@@ -53,7 +53,7 @@ def names(
         ("find", (), ["interruption"]),
         ("find", DRIVER, ["cluster time", "session", "interruption"]),
         ("find", ("maxTimeMS",), ["interruption", "time limit", "deadline"]),
-        ("find", ("readConcern", "$readPreference"), ["read preference", "interruption"]),
+        ("find", ("readConcern", "$readPreference"), ["read preference", "interruption", "type of read concern"]),
         ("find", ("writeConcern", "help"), ["interruption", "write concern", "help"]),
         ("find", ("apiStrict", "collectionUUID"), ["interruption", "API version", "actual collection"]),
         ("find", TRANSACTION, ["cluster time", "session", "transaction"]),
@@ -63,12 +63,12 @@ def names(
         (
             "create",
             ("writeConcern", "readConcern"),
-            ["write concern", "read concern", "own task"],
+            ["write concern", "type of read concern", "read concern", "own task"],
         ),
         (
             "create",
             ("readConcern", *TRANSACTION),
-            ["cluster time", "session", "own task", "transaction"],
+            ["cluster time", "session", "type of read concern", "own task", "transaction"],
         ),
         ("find", ("term", "shardVersion"), ["internal fields", "interruption"]),
         ("ping", (), ["own task", "arguments"]),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -14,7 +14,22 @@ from tests.wire.raw_connection import RawConnection
 DB: Final = "null_arguments"
 
 MAP: Final = {"map": "function() { emit(1, 1) }", "reduce": "function(key, values) { return 1 }"}
-COMMANDS: Final[dict[str, Command]] = {"mapReduce": {**MAP, "out": {"inline": 1}}}
+COMMANDS: Final[dict[str, Command]] = {
+    "find": {},
+    "aggregate": {"pipeline": [{"$match": {"key": 1}}], "cursor": {}},
+    "count": {},
+    "distinct": {"key": "key"},
+    "insert": {"documents": [{"key": 5}]},
+    "update": {"updates": [{"q": {"key": 1}, "u": {"$set": {"a": 1}}}]},
+    "delete": {"deletes": [{"q": {"key": 7}, "limit": 1}]},
+    "findAndModify": {"query": {"key": 1}, "update": {"$set": {"a": 1}}},
+    "mapReduce": {**MAP, "out": {"inline": 1}},
+    "killCursors": {"cursors": []},
+}
+ARGUMENTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("readConcern",)),
+    "readConcern of a number": 1,
+}
 
 OTHERS: Final[list[Command]] = [
     {"mapReduce": "c", **COMMANDS["mapReduce"], "sort": {}},
@@ -58,7 +73,12 @@ def outcomes(cluster: RunningCluster, process: str, commands: Sequence[Command])
 
 @pytest.mark.parametrize("collection", ["sharded", "unsharded"])
 def test_same_as_a_mongod(cluster: RunningCluster, collection: str) -> None:
-    commands = [{name: collection if value == "c" else value for name, value in each.items()} for each in OTHERS]
+    commands = [
+        {name: collection, **others, argument.split()[0]: value}
+        for name, others in COMMANDS.items()
+        for argument, value in ARGUMENTS.items()
+    ]
+    commands += [{name: collection if value == "c" else value for name, value in each.items()} for each in OTHERS]
     compared = zip(
         commands, outcomes(cluster, "router.0", commands), outcomes(cluster, "config.0.mongod", commands), strict=True
     )

@@ -84,6 +84,6 @@ def _may_be_told(body: bytes, time: Timestamp) -> bool:
 
 
 def _snapshot_concern(request: Request) -> dict[str, Any] | None:
-    raw = request.raw_object(READ_CONCERN)
-    concern = None if raw is None else decode_document(raw)
+    span = request.fields.get(READ_CONCERN)
+    concern = None if span is None else decode_document(request.raw(span))
     return concern if concern is not None and concern.get("level") == "snapshot" else None

@@ -12,7 +12,7 @@ from shardwright.sharding.logical_sessions import SessionId
 from shardwright.sharding.transaction_protocol import START_TRANSACTION
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import OBJECT, decode_document, from_elements
+from shardwright.wire.rawbson import decode_document, from_elements
 from shardwright.wire.request import Request
 from shardwright.wire.request_validation import WRITE_CONCERN
 
@@ -63,9 +63,7 @@ def check_allowed(name: str, request: Request) -> None:
 
 def _check_read_concern(name: str, request: Request, *, is_first: bool) -> None:
     """Refuse a read concern that is unsupported in transactions or comes too late; the shards check its times."""
-    if request.fields[READ_CONCERN][0] != OBJECT:
-        raise CommandError(ErrorCode.FailedToParse, "readConcern field should be an object")
-    concern = decode_document(request.raw_object(READ_CONCERN) or b"")
+    concern = decode_document(request.raw(request.fields[READ_CONCERN]))
     if concern and not is_first:
         raise _invalid("Only the first command in a transaction may specify a readConcern")
     level = concern.get("level", "local")
