@@ -175,6 +175,8 @@ _start_of = itemgetter(1)
 
 _UUID_SUBTYPE: Final = 4
 
+_SESSION_FIELDS: Final = frozenset({b"lsid", b"txnNumber", b"autocommit", b"startTransaction"})
+
 _READ_WITHOUT_PARSER: Final = frozenset(
     {
         *("collStats", "collstats", "convertToCapped", "count", "distinct", "filemd5", "planCacheClear"),
@@ -185,7 +187,7 @@ _READ_WITHOUT_PARSER: Final = frozenset(
 
 
 class Request:
-    """One command message.
+    """One command message. A null in a session field counts as its absence, as for MongoDB, and is removed.
 
     Attributes:
         fields: the spans of its top-level elements, by name.
@@ -223,6 +225,13 @@ class Request:
         self.db = name_text(body[db[2] + 4 : db[3] - 1])
         check_database_name(self.db)
         _refuse_repeated(body, fields)
+        if not _SESSION_FIELDS.isdisjoint(fields):
+            nulls = [fields[name] for name in _SESSION_FIELDS if name in fields and fields[name][0] == NULL]
+            if nulls:
+                self.message = message.with_body(without_spans(body, sorted(nulls, key=_start_of)))
+                self.body = self.message.body
+                self.fields = index(self.body)
+                return
         COMMAND_LAYOUTS.learn(body, fields, self.name, self.db)
 
     def with_body(self, body: bytes) -> "Request":

@@ -27,11 +27,12 @@ COMMANDS: Final[dict[str, Command]] = {
     "killCursors": {"cursors": []},
 }
 ARGUMENTS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("readConcern",)),
+    **dict.fromkeys(("lsid", "txnNumber", "autocommit", "startTransaction", "collation", "readConcern")),
     "readConcern of a number": 1,
 }
 
 OTHERS: Final[list[Command]] = [
+    {"aggregate": "c", **COMMANDS["aggregate"], "lsid": None, "txnNumber": None, "autocommit": None},
     {"mapReduce": "c", **COMMANDS["mapReduce"], "sort": {}},
     {"mapReduce": "c", **COMMANDS["mapReduce"], "sort": None},
     *(

@@ -93,7 +93,7 @@ class ExplainedCommand:
         if name == "find":
             found, collation = filter_of(request), request.raw_object(b"collation")
         elif name == "aggregate":
-            found, collation = Pipeline.parse(request).filter, request.raw_object(b"collation")
+            found, collation = Pipeline.parse(request).filter, Arguments.of(request).maybe_raw(b"collation")
         elif name.encode() in _FILTER_FIELDS:
             arguments = Arguments.of(request, name)
             found = arguments.maybe_raw(_FILTER_FIELDS[name.encode()]) or EMPTY_DOCUMENT

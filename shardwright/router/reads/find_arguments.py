@@ -263,7 +263,12 @@ def filter_of(request: Request) -> bytes:
 
 
 def collation_of(request: Request) -> dict[str, Any] | None:
-    """Return the command's collation, None if it has none."""
+    """Return the command's collation, None if it has none; only a ``find`` refuses null."""
+    span = request.fields.get(b"collation")
+    if span is None or (span[0] == NULL and request.name != "find"):
+        return None
+    if span[0] != OBJECT and request.name == "find":
+        raise CommandError(ErrorCode.TypeMismatch, "Expected field collationto be of type object")
     raw = request.raw_object(b"collation")
     return None if raw is None else decode_document(raw)
 
