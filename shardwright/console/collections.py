@@ -9,18 +9,8 @@ from typing import Any, Final
 
 from bson import Timestamp
 
-from shardwright.console.reader import (
-    PART_SECONDS_MAX,
-    Document,
-    Reader,
-    Refused,
-    bands,
-    chunk_counts,
-    chunks_between,
-    key_bytes,
-    maybe,
-    partly,
-)
+from shardwright.console.chunk_reads import bands, chunk_counts, chunks_between, key_bytes
+from shardwright.console.reader import PART_SECONDS_MAX, Document, Reader, Refused, maybe, partly
 from shardwright.wire.logger import get_logger
 
 _log = get_logger("console.collections")

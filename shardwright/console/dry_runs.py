@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shardwright.console.chunk_reads import chunk_counts
 from shardwright.console.collections import LISTED_MAX, collection_entry, zones_of
-from shardwright.console.reader import Document, Reader, chunk_counts, maybe, partly
+from shardwright.console.reader import Document, Reader, maybe, partly
 from shardwright.console.shell_syntax import extended_document
 
 Arguments = Mapping[str, str]

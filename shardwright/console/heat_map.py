@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from shardwright.console.chunk_reads import key_bytes
 from shardwright.console.collections import collection_entry
 from shardwright.console.operations import recent_slow_shapes
-from shardwright.console.reader import Document, Reader, key_bytes, maybe
+from shardwright.console.reader import Document, Reader, maybe
 from shardwright.sharding.key_statistics import HISTORY, MINUTES, Counts, KeyRange, added
 from shardwright.wire.rawbson import decode_document, encode_document
 

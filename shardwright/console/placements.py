@@ -9,9 +9,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardwright.console.chunk_reads import bands, chunks_between, key_bytes
 from shardwright.console.collections import UnknownCollection, collection_entry, shard_names
 from shardwright.console.prediction import NotPredictable, Prediction, View, Where, predict
-from shardwright.console.reader import Document, Reader, bands, chunks_between, key_bytes
+from shardwright.console.reader import Document, Reader
 from shardwright.sharding.catalog.documents import CollectionEntry
 from shardwright.sharding.chunks import read_placements
 from shardwright.sharding.namespace import Namespace

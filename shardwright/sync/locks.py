@@ -1,4 +1,4 @@
-"""A lock for each name. No I/O."""
+"""A lock for each name."""
 
 import asyncio
 from collections.abc import AsyncIterator

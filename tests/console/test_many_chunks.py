@@ -13,7 +13,7 @@ import pytest
 from bson import Binary, MaxKey, MinKey, ObjectId, Timestamp
 
 from shardwright.console.api import ENDPOINTS, Endpoint
-from shardwright.console.reader import BANDS_MAX, LISTED_MAX
+from shardwright.console.chunk_reads import BANDS_MAX, LISTED_MAX
 from tests import sampling
 from tests.console.browser import Browser, RunningConsole, running_console
 from tests.console.chromium import Chromium, Tab, check_first_paint, needs_chromium
