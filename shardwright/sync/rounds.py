@@ -3,10 +3,12 @@
 A round covers every collection once. After an interruption, another process continues at its position.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from bson import encode
 from bson.binary import Binary
 
 from shardwright.sync.changes import Value
@@ -16,7 +18,13 @@ from shardwright.wire import rawbson
 KEPT_MAX: Final = 200
 """Maximum number of differing documents kept per collection to be compared again; more are only noted as existing."""
 
+KEPT_IN_ALL_MAX: Final = 20_000
+"""The same for all collections of a round."""
+
 SHOWN_MAX: Final = 100
+
+STORED_BYTES_MAX: Final = 6_000_000
+"""Maximum size of stored findings. A round and a report are stored together, in one document of at most 16 MB."""
 
 TOUCHED_MAX: Final = 20_000
 
@@ -32,7 +40,7 @@ class Compared:
         extra: documents that only the target has.
         different: documents that differ between the ends.
         problems: differences of options, indexes, shard key and zones.
-        is_cut: whether more than `KEPT_MAX` documents differ.
+        is_cut: whether more documents differ than are kept.
     """
 
     documents: int = 0
@@ -53,16 +61,17 @@ class Compared:
         """The ``_id`` values of all documents that differ."""
         return self.missing | self.extra | self.different
 
-    def note(self, checked: Iterable[Value], found: Differences) -> None:
+    def note(self, checked: Iterable[Value], found: Differences, *, kept_max: int = KEPT_MAX) -> None:
         """Replace the findings for some documents."""
         gone = set(checked)
+        for known in (self.missing, self.extra, self.different):
+            known -= gone
         for known, now in (
             (self.missing, found.missing),
             (self.extra, found.extra),
             (self.different, found.different),
         ):
-            known -= gone
-            room = KEPT_MAX - len(self.ids)
+            room = max(0, kept_max - len(self.ids))
             known |= set(now[:room])
             self.is_cut |= len(now) > room
 
@@ -122,10 +131,16 @@ class Report:
 
     Attributes:
         not_compared: collections that cannot be compared, with the reasons.
+        kept: number of differing documents kept in all collections.
     """
 
     collections: dict[str, Compared] = field(default_factory=dict)
     not_compared: dict[str, str] = field(default_factory=dict)
+    kept: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Count what is restored."""
+        self.kept = sum(len(each.ids) for each in self.collections.values())
 
     @property
     def is_equal(self) -> bool:
@@ -136,6 +151,50 @@ class Report:
     def mismatches(self) -> int:
         """The number of documents and properties that differ, as far as they are kept."""
         return sum(len(each.ids) + len(each.problems) for each in self.collections.values())
+
+    def put(self, namespace: str, found: Compared) -> None:
+        """Replace the findings for a collection by a copy of others.
+
+        They may come from another report that continues to change, and each report counts its own.
+        """
+        copied = replace(
+            found,
+            missing={*found.missing},
+            extra={*found.extra},
+            different={*found.different},
+            problems=[*found.problems],
+        )
+        known = self.collections.get(namespace)
+        self.kept += len(copied.ids) - (0 if known is None else len(known.ids))
+        self.collections[namespace] = copied
+
+    def keep(self, namespaces: Container[str]) -> None:
+        """Remove the findings for all other collections."""
+        self.collections = {name: each for name, each in self.collections.items() if name in namespaces}
+        self.kept = sum(len(each.ids) for each in self.collections.values())
+
+    def note(self, namespace: str, checked: Iterable[Value], found: Differences) -> None:
+        """Replace the findings for some documents of a collection."""
+        known = self.collections[namespace]
+        others = self.kept - len(known.ids)
+        known.note(checked, found, kept_max=min(KEPT_MAX, KEPT_IN_ALL_MAX - others))
+        self.kept = others + len(known.ids)
+
+    def stored(self, first: str | None = None) -> list[dict[str, Any]]:
+        """Return the findings in stored form, as many as fit: collections that differ come before equal ones.
+
+        Args:
+            first: the namespace whose findings come before all others.
+        """
+        stored: list[dict[str, Any]] = []
+        left = STORED_BYTES_MAX
+        for namespace, each in sorted(self.collections.items(), key=lambda item: (item[0] != first, item[1].is_equal)):
+            entry = {"ns": namespace, **each.stored()}
+            size = len(encode(entry)) + len(encode({"": namespace}))  # a round also lists the name as done
+            if size <= left:
+                stored.append(entry)
+                left -= size
+        return stored
 
     def document(self) -> dict[str, Any]:
         """Return the report for users."""
@@ -175,7 +234,7 @@ class Round:
             each = self.left.pop()
             if each in namespaces:
                 self.current = each
-                self.report.collections[each] = Compared()
+                self.report.put(each, Compared())
                 return each
         return None
 
@@ -190,14 +249,21 @@ class Round:
         self.done.add(self.current)
         self.current, self.position = None, None
 
-    def stored(self) -> dict[str, Any]:
-        """Return the round in stored form."""
+    def stored(self, again: AbstractSet[str] = frozenset()) -> dict[str, Any]:
+        """Return the round in stored form.
+
+        Args:
+            again: further namespaces to compare again, besides those whose findings do not fit.
+        """
+        collections = self.report.stored(self.current)
+        lost = self.report.collections.keys() - {each["ns"] for each in collections}
+        is_lost = self.current in lost
         return {
-            "collections": [{"ns": namespace, **each.stored()} for namespace, each in self.report.collections.items()],
+            "collections": collections,
             "not_compared": [{"ns": name, "reason": reason} for name, reason in self.report.not_compared.items()],
-            "done": sorted(self.done),
-            "current": self.current,
-            "position": self.position,
+            "done": sorted(self.done - lost - again),
+            "current": None if is_lost else self.current,
+            "position": None if is_lost else self.position,
         }
 
     @classmethod

@@ -65,7 +65,7 @@ async def _advance(
         piece = await piece_compared(*ends, namespace, current.position, moments, finds=not found.is_cut)
         found.documents += piece.documents
         found.target_documents += piece.target_documents
-        found.note(piece.checked, piece.found)
+        current.report.note(namespace, piece.checked, piece.found)
         current.position = piece.last
         if piece.last is not None:
             return {}
@@ -275,7 +275,7 @@ class Verifier:
             for namespace, found in self.report.collections.items():
                 if found.ids:
                     ids = found.ids
-                    found.note(ids, await rechecked(*self._ends, namespace, ids, at))
+                    self.report.note(namespace, ids, await rechecked(*self._ends, namespace, ids, at))
                 if found.problems:
                     found.problems = await self._problems(namespace)
             await self._save()
@@ -333,10 +333,10 @@ class Verifier:
     async def _note(self, passed: Passed | None) -> None:
         """Account for a compared piece, or for the end of the round."""
         is_complete = passed is None
-        self.report.collections.update(passed or {})
+        for namespace, found in (passed or {}).items():
+            self.report.put(namespace, found)
         if is_complete:
-            present = self._catalog.present
-            self.report.collections = {name: each for name, each in self.report.collections.items() if name in present}
+            self.report.keep(self._catalog.present)
             self.rounds += 1
             self.is_covered = not self._writer.touched.is_full
             self._writer.touched.is_full = False
@@ -373,17 +373,24 @@ class Verifier:
         found = await ids_compared(*self._ends, namespace, ids, moments)
         if found.all:
             found = await rechecked(*self._ends, namespace, found.all, moments)
+        if found.all and namespace not in self.report.collections:
+            # It is new since the last round, or its findings did not fit into the stored report.
+            self.report.put(namespace, Compared())
         for report in (self.report, self.round.report):
             if namespace in report.collections:
-                report.collections[namespace].note(ids, found)
+                report.note(namespace, ids, found)
 
     async def _save(self) -> None:
         began = monotonic()
+        report = Round(self.report).stored()
+        known = {each["ns"] for each in report["collections"]}
+        # Another process would take them for equal until it has compared them.
+        lost = {name for name, each in self.report.collections.items() if name not in known and not each.is_equal}
         fields = {
-            "round": self.round.stored(),
-            "report": Round(self.report).stored(),
+            "round": self.round.stored(again=lost),
+            "report": report,
             "rounds": self.rounds,
-            "is_covered": self.is_covered,
+            "is_covered": self.is_covered and not lost,
             "is_full": self._writer.touched.is_full,
             "token": self._token,
         }
