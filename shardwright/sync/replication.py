@@ -26,6 +26,10 @@ NOT_REPLICATED: Final = frozenset({"admin", "config", "local", OWN_DATABASE})
 RATE_WINDOW_SECONDS: Final = 10.0
 BAR_WIDTH: Final = 32
 
+NOTES_MAX: Final = 100
+ERROR_MAX: Final = 1000
+"""Maximum number of notes, and of characters of an error, in the progress. It is part of one document at the target."""
+
 COPY_PHASE: Final = "collection copy"
 FOLLOW_PHASE: Final = "change event application"
 """Phases, as ``info`` of mongosync names them."""
@@ -159,6 +163,17 @@ def copy_progress(ranges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "estimatedTotalDocuments": sum(max(each["estimated_documents"], each["documents"]) for each in ranges),
         "copiedDocuments": sum(each["documents"] for each in ranges),
     }
+
+
+def shown_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first `NOTES_MAX` notes, and the number of the others."""
+    more = len(notes) - NOTES_MAX
+    return [*notes] if more <= 0 else [*notes[:NOTES_MAX], f"and {more:,} more notes"]
+
+
+def shown_error(error: str | None) -> str | None:
+    """Return the beginning of an error; a driver's error may repeat whole documents."""
+    return error if error is None or len(error) <= ERROR_MAX else f"{error[:ERROR_MAX]}…"
 
 
 class Rates:

@@ -34,6 +34,8 @@ from shardwright.sync.replication import (
     copy_progress,
     place,
     rates_progress,
+    shown_error,
+    shown_notes,
     state_after,
 )
 from shardwright.sync.rounds import Report
@@ -438,6 +440,7 @@ class Sync:
     def progress(self) -> dict[str, Any]:
         """Return the progress, with the names of mongosync."""
         parts = self._parts
+        refused = {} if parts is None else parts.catalog.refused
         found: dict[str, Any] = {
             "mongosyncID": self.id,
             "state": str(self.state),
@@ -450,11 +453,10 @@ class Sync:
             },
             "info": None if parts is None else FOLLOW_PHASE if self._copied.is_set() else COPY_PHASE,
             "lagTimeSeconds": self.lag_seconds,
-            "error": self.error,
-            "notes": list(self.notes),
+            "error": shown_error(self.error),
+            # The preflight's notes can be read from the start on, so they come last.
+            "notes": shown_notes([*(f"{name} {reason}" for name, reason in sorted(refused.items())), *self.notes]),
         }
-        if parts is not None:
-            found["notes"] += [f"{namespace} {reason}" for namespace, reason in sorted(parts.catalog.refused.items())]
         if parts is None:
             return found
         found |= {

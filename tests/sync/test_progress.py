@@ -1,5 +1,6 @@
 """Rates, bounds of memory, and the lines for terminals."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.sync.batches import BYTES_MAX, MEMORY_MAX, Limits
-from shardwright.sync.replication import RATE_WINDOW_SECONDS, Rates, copy_progress, progress_lines, verify_lines
+from shardwright.sync.checkpoint import NO_TIME
+from shardwright.sync.preparing import Options
+from shardwright.sync.replication import (
+    ERROR_MAX,
+    NOTES_MAX,
+    RATE_WINDOW_SECONDS,
+    Rates,
+    Replication,
+    State,
+    copy_progress,
+    progress_lines,
+    verify_lines,
+)
+from shardwright.sync.session import Sync
 
 
 def test_rates_are_of_the_last_seconds() -> None:
@@ -100,3 +114,29 @@ def test_a_line_for_each_phase() -> None:
 def test_more_than_was_estimated_is_copied() -> None:
     ranges = [{"bytes": 10, "documents": 2, "estimated_bytes": 5, "estimated_documents": 1}]
     assert copy_progress([*ranges, *ranges])["estimatedTotalBytes"] == 20
+
+
+def test_the_progress_has_some_notes_and_the_number_of_the_others() -> None:
+    """It is stored in one document. Notes about new collections come first: no preflight has shown them."""
+    sync: Any = Sync(Replication("mongodb://a", "mongodb://b"), Options())
+    sync.notes = tuple(f"the zones of db.{each} are not carried" for each in range(NOTES_MAX))
+    assert sync.progress()["notes"] == [*sync.notes]
+    sync._parts = SimpleNamespace(
+        catalog=SimpleNamespace(refused={"db.new": "is capped"}),
+        copier=SimpleNamespace(ranges=[]),
+        follower=SimpleNamespace(applied=NO_TIME, events=0, consistent=None),
+        verifier=SimpleNamespace(progress=lambda _: {}),
+        writer=SimpleNamespace(counters={}),
+    )
+    assert sync.progress()["notes"] == ["db.new is capped", *sync.notes[:-1], "and 1 more notes"]
+
+
+def test_the_progress_has_the_beginning_of_an_error() -> None:
+    """Errors of a driver may repeat whole documents."""
+    sync = Sync(Replication("mongodb://a", "mongodb://b"), Options())
+    sync.state = State.COMMITTING
+    sync._fall_back(ValueError("x" * ERROR_MAX))
+    shown = sync.progress()["error"]
+    assert (len(shown), shown[-1]) == (ERROR_MAX + 1, "…")
+    sync.error = "y" * ERROR_MAX
+    assert sync.progress()["error"] == sync.error
