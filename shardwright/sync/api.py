@@ -90,7 +90,8 @@ class Api:
         return {"progress": self._sync.progress()}
 
     async def _failures(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"failures": await self._sync.failures()}
+        shown, total = await self._sync.failures()
+        return {"failures": shown, "total": total}
 
     async def _start(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the progress. A replication starts with its process, so a start request has nothing left to do."""

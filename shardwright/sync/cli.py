@@ -303,7 +303,11 @@ def _steer(words: Sequence[str], options: argparse.Namespace, out: TextIO) -> in
         with urllib.request.urlopen(request) as answer:
             text = answer.read().decode()
             print(text, file=out)
-            is_different = words[0] == "verify" and not json.loads(text)["verification"]["equal"]
+            found = json.loads(text)
+            is_different = words[0] == "verify" and not found["verification"]["equal"]
+            if words[0] == "failures" and len(found["failures"]) < found["total"]:
+                shown, total = len(found["failures"]), found["total"]
+                print(f"the first {shown:,} of {total:,} refused documents", file=sys.stderr)
     except urllib.error.HTTPError as error:
         raise SyncCommandError(json.loads(error.read())["error"]) from error
     except OSError as error:

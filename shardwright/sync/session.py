@@ -389,9 +389,11 @@ class Sync:
         applied = NO_TIME if self._parts is None else self._parts.follower.applied
         return 0 if applied == NO_TIME else max(0, self._source_now.time - applied.time)
 
-    async def failures(self) -> list[dict[str, Any]]:
-        """Return the documents that the target has refused."""
-        return [] if self._store is None else await self._store.failures()
+    async def failures(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the first documents that the target has refused, and the number of all of them."""
+        if self._store is None:
+            return [], 0
+        return await self._store.failures(), await self._store.count_failures()
 
     async def _wait_commit(self, parts: Parts) -> None:
         while True:
@@ -413,7 +415,7 @@ class Sync:
         await self._catch_up(parts)
         if not (await parts.verifier.complete()).is_equal:
             raise CommitError("source and target differ: see the verification")
-        if left := len(await parts.store.failures()):
+        if left := await parts.store.count_failures():
             raise CommitError(f"{left} documents were refused: see `shardwright sync failures`")
         await self._match_users(parts)
         pause = await hand_over(parts, self._source, self._target, blocks_writes=self._options.blocks_writes)

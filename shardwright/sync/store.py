@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from bson.errors import InvalidBSON
+from bson.max_key import MaxKey
 from bson.timestamp import Timestamp
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -35,6 +36,9 @@ VERIFICATION: Final = "sync.verification"
 
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
+
+FAILURES_AT_ONCE: Final = 1000
+"""Maximum number of refused documents that are read, or shown to users, at a time."""
 
 SESSIONS: Final = 16
 """Maximum number of open transactions. The lease lists their sessions, so that the next process can end them."""
@@ -360,10 +364,25 @@ class Store:
                 error=each.error,
             )
 
-    async def failures(self) -> list[dict[str, Any]]:
-        """Return the documents that were refused and not written since."""
+    async def count_failures(self) -> int:
+        """Return the number of documents that were refused and not written since."""
         stored = self._target.own(FAILURES)
-        return await repeated(lambda: stored.find({"_id.sync": self.id}).to_list())
+        return await repeated(lambda: stored.count_documents(self._failures_after(None)))
+
+    async def failures(self, after: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return up to `FAILURES_AT_ONCE` documents that were refused and not written since, in the order of ``_id``.
+
+        Args:
+            after: the last one returned before; None to begin.
+        """
+        stored = self._target.own(FAILURES)
+        which = self._failures_after(after)
+        return await repeated(lambda: stored.find(which).sort("_id", 1).limit(FAILURES_AT_ONCE).to_list())
+
+    def _failures_after(self, after: Mapping[str, Any] | None) -> dict[str, Any]:
+        # A filter of `_id.sync` could not use the index.
+        low = {"sync": self.id} if after is None else after["_id"]
+        return {"_id": {"$gt": low, "$lt": {"sync": self.id, "ns": MaxKey()}}}
 
     async def forget_failure(self, failure: Mapping[str, Any]) -> None:
         """Remove the record of a refused document that has been written since."""

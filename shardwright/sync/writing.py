@@ -152,13 +152,15 @@ class Writer:
 
     async def retry_failures(self) -> int:
         """Retry refused documents, and return the number of those still refused; the caller holds the lock."""
-        left = 0
-        for each in await self._store.failures():
-            stored = bytes(each["_id"]["id"])
-            if await self.reconcile(each["_id"]["ns"], [(stored[0], stored[1:])]):
-                left += 1
-            else:
-                await self._store.forget_failure(each)
+        left, last = 0, None
+        while some := await self._store.failures(last):
+            for each in some:
+                stored = bytes(each["_id"]["id"])
+                if await self.reconcile(each["_id"]["ns"], [(stored[0], stored[1:])]):
+                    left += 1
+                else:
+                    await self._store.forget_failure(each)
+            last = some[-1]
         return left
 
     async def _write(
