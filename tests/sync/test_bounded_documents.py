@@ -1,7 +1,9 @@
 """Stored documents about very many collections: each stays below 16 MB, and nothing that differs is lost."""
 
 import asyncio
+from collections.abc import Collection as Names
 from collections.abc import Iterator
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from shardwright.sync.rounds import KEPT_MAX, Compared, Report, Round
 from shardwright.sync.verification import Verifier
 from shardwright.sync.writing import Writer
 
-MANY: Final = [f"db.{each:05}{'x' * 245}" for each in range(10_000)]
+MANY: Final = dict.fromkeys(f"db.{each:05}{'x' * 245}" for each in range(10_000))
 SOME: Final = [f"db.{each:02}" for each in range(20)]
 SMALL: Final = 2000
 """A size in which the findings of `SOME` do not fit."""
@@ -30,7 +32,7 @@ def keys(count: int) -> tuple[Value, ...]:
     return tuple(key(each) for each in range(count))
 
 
-def complete(names: list[str], differing: set[str], *, documents: int = 1) -> Round:
+def complete(names: Names[str], differing: set[str], *, documents: int = 1) -> Round:
     """A round that has compared all collections; in some of them documents differ."""
     found = Round()
     for _ in names:
@@ -41,7 +43,7 @@ def complete(names: list[str], differing: set[str], *, documents: int = 1) -> Ro
     return found
 
 
-def verifying(names: list[str], report: Report, current: Round) -> tuple[Verifier, dict[str, Any]]:
+def verifying(names: Names[str], report: Report, current: Round) -> tuple[Verifier, dict[str, Any]]:
     """A verification, and the fields that it stores."""
     stored: dict[str, Any] = {}
 
@@ -56,7 +58,7 @@ def verifying(names: list[str], report: Report, current: Round) -> tuple[Verifie
     return verifier, stored
 
 
-def restarted(names: list[str], report: Report, current: Round) -> Verifier:
+def restarted(names: Names[str], report: Report, current: Round) -> Verifier:
     """The verification of a process that continues an interrupted one."""
 
     async def run() -> Verifier:
@@ -78,7 +80,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("differing", [0, len(MANY)], ids=["equal", "different"])
 def test_the_verification_of_ten_thousand_collections_fits_into_one_document(differing: int) -> None:
     """After an interruption, only collections that did not fit are compared again."""
-    found = complete(MANY, {*MANY[:differing]}, documents=20)
+    found = complete(MANY, {*islice(MANY, differing)}, documents=20)
     verifier, stored = verifying(MANY, found.report, found)
     asyncio.run(verifier._save())
     assert len(bson.encode(stored)) < 13_000_000
