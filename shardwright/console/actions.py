@@ -235,7 +235,7 @@ ACTIONS: Final = {
 
 
 async def perform(session: Session, action: Action, arguments: Arguments, remote: str) -> None:
-    """Perform an action on the user's own connection, and record it in the log: before it is sent, and its outcome.
+    """Perform an action on the user's own connection; log it before it is sent, and log its outcome.
 
     Raises:
         ActionFault: an argument is not valid, or the user may not perform the action.
@@ -258,7 +258,7 @@ async def perform(session: Session, action: Action, arguments: Arguments, remote
         message = "An action ended without a known result" if is_lost else "An action failed"
         audit.warning(message, reason=str(refused))
         raise
-    except BaseException as error:  # also a cancellation, as the console ends
+    except BaseException as error:  # also a cancellation, when the console ends
         audit.warning("An action ended without a known result", reason=str(error) or type(error).__name__)
         raise
     finally:

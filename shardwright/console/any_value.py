@@ -1,6 +1,6 @@
-"""Any value of BSON: read from a cluster, also if pymongo refuses it by default, and parsed from Extended JSON.
+"""BSON values of any kind, read from a cluster or parsed from Extended JSON, even if pymongo refuses them by default.
 
-A cluster stores dates beyond the year 9999 and strings that are not valid UTF-8. One of them must not hide a page.
+A cluster may store dates beyond the year 9999 and strings that are not valid UTF-8. One of them must not break a page.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
 CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
 )
-"""The same, for reads of another client."""
+"""The same options, for reads by other clients."""
 
 JSON_OPTIONS: Final = JSONOptions(tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 MALFORMED: Final = (BSONError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of parsers for values that are not valid; each parser raises several of them."""
+"""Errors that parsers raise for invalid values; each parser raises several of them."""
 
 
 def value_of(text: str) -> Any:  # noqa: ANN401 - any value
@@ -41,7 +41,7 @@ def value_of(text: str) -> Any:  # noqa: ANN401 - any value
 
 
 def checked(value: Any) -> Any:  # noqa: ANN401 - any value
-    """Return a value that BSON has.
+    """Return a value if BSON can represent it.
 
     Raises:
         ValueError: it cannot be sent: an integer is too large, a text is not Unicode, or a name has a null byte.

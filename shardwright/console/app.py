@@ -35,7 +35,7 @@ _log = get_logger("console.app")
 
 BODY_BYTES_MAX: Final = 256 * 1024
 _LINE_SECONDS: Final = 60.0
-"""Time between two log lines about requests without a session that could not be answered."""
+"""Minimum time between two log lines about failed requests without a session."""
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -128,7 +128,7 @@ class Console:
         """Return the call of a request.
 
         Args:
-            is_read: whether it reads the cluster, so that the user has to exist still.
+            is_read: whether it reads the cluster, so that the user must still exist.
         """
         session = await self._session(request)
         given: Mapping[str, str] = dict(request.query_params)
@@ -145,7 +145,7 @@ class Console:
         return Call(session, given, sampler, settings, self._remote(request))
 
     async def _fault(self, request: Request, error: Exception) -> tuple[int, str]:
-        """Return status and text for an error; a session whose log-in is no longer valid ends."""
+        """Return status and text for an error; end a session whose log-in is no longer valid."""
         session = self._sessions.found(request.cookies.get(self._settings.cookie))
         if isinstance(error, LoggedOut) and session is not None:
             await self._sessions.end(session)
@@ -303,7 +303,7 @@ async def _form(request: Request) -> dict[str, str]:
             found = {str(name): str(value) for name, value in json.loads(body).items()}
         else:
             found = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
-        "".join(each for field in found.items() for each in field).encode()  # JSON has characters that no text has
+        "".join(each for field in found.items() for each in field).encode()  # fails for lone surrogates from JSON
         return found
     except MALFORMED as error:
         raise Fault(400, "the body is not a form") from error
@@ -317,7 +317,7 @@ def check_origin(request: Request) -> None:
 
 
 def is_secure(request: Request, settings: Settings) -> bool:
-    """Whether the browser has reached the console through TLS, so that it accepts cookies for TLS alone."""
+    """Whether the browser has reached the console through TLS, so that it accepts secure cookies."""
     if settings.certificate is not None or request.url.scheme == "https":
         return True
     return settings.is_behind_tls and not is_loopback(_host(request))  # on the same machine there may be no proxy
@@ -334,7 +334,7 @@ def _own_path(path: str) -> str:
 
 
 def remote_address(request: Request, proxies: Sequence[str]) -> str:
-    """Return the address of the browser: the last one that is not a known proxy."""
+    """Return the address of the browser: the last address that is not a known proxy."""
     peer = request.client.host if request.client else ""
     if peer not in proxies:
         return peer

@@ -152,7 +152,7 @@ def transfers(
 
     Args:
         events: the events of the change log, the newest first.
-        names: the shards by the names of their replica sets.
+        names: the names of the shards, by replica set.
     """
     found = []
     started = {each["details"].get("from"): each["time"] for each in reversed(events) if each["what"] == _STARTED}

@@ -381,7 +381,7 @@ async def chunk_sizes(reader: Reader, namespace: str, key: Document, chunks: Seq
             "max": chunk["max"],
             "estimate": True,
         }
-        # Commands to a shard that hangs do not hold up those to the others.
+        # A shard that hangs must not delay commands to the other shards.
         async with limits[chunk.get("shard") or tuple(chunk.get("shards", ()))]:
             try:
                 return key_bytes(chunk["min"]), int((await reader.command(command, db))["size"])

@@ -51,7 +51,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The samples of all processes, read at about one time.
+    """The samples of all processes, read at about the same time.
 
     Attributes:
         at: when all pages had been read.
@@ -150,7 +150,7 @@ class Interval:
         return sum(self.rates(name, "", **wanted).values())
 
     def rates_of_durations(self, name: str, label: str) -> dict[str, float]:
-        """Return the durations per second that a histogram has counted in all processes, by a label."""
+        """Return the number of durations per second in a histogram of all processes, by a label."""
         return self.rates(f"{name}_bucket", label, le="+Inf")
 
     def operations(self) -> dict[str, tuple[float, float]]:
@@ -198,7 +198,7 @@ class Interval:
 
 
 def _with_earlier(before: Scrape, after: Scrape) -> Iterator[tuple[str, tuple[Samples, float]]]:
-    """Yield each process with the samples from which it has counted on, and the seconds since then.
+    """Yield each process with its earlier samples, empty after a restart, and the seconds between its two pages.
 
     A process that missed the earlier scrape is omitted: its counts would cover more than the interval.
     """
@@ -287,7 +287,7 @@ class Sampler:
         readers = ThreadPoolExecutor(min(len(targets), _READERS_MAX) or 1, "metrics")
         reading = (loop.run_in_executor(readers, _page, target.address) for target in targets)
         try:
-            # The limit of the sockets is one for each step, and there is none for the resolution of names.
+            # The timeout of a socket applies to each step, and name resolution has none.
             pages = await asyncio.gather(
                 *(asyncio.wait_for(each, PAGE_SECONDS_MAX) for each in reading), return_exceptions=True
             )
@@ -335,7 +335,7 @@ class Sampler:
 
 
 def _page(address: str) -> tuple[float, Samples]:
-    """Return the metrics of a process, and when they had been read; raise an exception of any kind otherwise."""
+    """Return the metrics of a process, after the time when they had been read; a failure may raise any exception."""
     deadline = time.monotonic() + PAGE_SECONDS_MAX
     parts = []
     with _opener.open(f"http://{address}/metrics", timeout=PAGE_SECONDS_MAX) as reply:

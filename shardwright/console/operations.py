@@ -76,7 +76,7 @@ async def operations(reader: Reader, sampler: Sampler) -> dict[str, Any]:
 
 
 def charts(history: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the charts of the page: the times, and the names and values of each one's curves, in their order."""
+    """Return the charts of the page: times, names and values of each; values are in the order of the names."""
     totals, quantiles = {"operations": "rate", "errors": "errors"}, ("p50", "p95", "p99")
     shards: Mapping[str, Any] = history["shards"]
     return {
@@ -214,7 +214,7 @@ async def frequent_shapes(reader: Reader, order: str, namespace: str = "") -> di
     """Return the shapes that routers count, added up over all routers, the first ones in one of the `ORDERS`.
 
     Args:
-        namespace: the only one whose shapes are returned, if given.
+        namespace: the collection whose shapes are returned; empty for all.
     """
     refusals: list[str] = []
     rows, others = await _counted_shapes(reader, refusals)

@@ -1,7 +1,7 @@
 """The view of the whole cluster: its processes, their state, and its problems in words.
 
-Each part is read at the same time as the others. While a config server does not answer, routers and metrics show which
-shards there are.
+All parts are read at the same time. While the config servers do not answer, the list of shards comes from a router or
+from the metrics.
 """
 
 import asyncio
@@ -104,12 +104,12 @@ async def _read(reader: Reader, sampler: Sampler, settings: Settings) -> dict[st
 
 
 def _replica_sets(settings: Settings, role: str, *default: str) -> list[str]:
-    """Return the replica sets of the daemons of one role, or else the default."""
+    """Return the replica sets of the daemons of one role, or the default without any."""
     return sorted({each.replica_set for each in settings.targets if each.role == role}) or list(default)
 
 
 def _known_shards(hosts: Mapping[str, str], settings: Settings) -> list[Document]:
-    """Return the shards that a router knows, or else those with metrics, while the config servers do not answer."""
+    """Return the shards without the config servers: from a router's reply, or else from the metrics."""
     known = hosts or {name: name for name in _replica_sets(settings, "shardd")}
     return [{"_id": name, "host": host} for name, host in sorted(known.items())]
 
@@ -120,7 +120,7 @@ _EMPTY_SIZES: Final = {"documents": None, "bytes": None, "storageBytes": None, "
 def _routers(
     documents: list[Document] | None, now: datetime, sampler: Sampler, settings: Settings
 ) -> list[dict[str, Any]]:
-    """Return the routers in ``config.mongos``; those with metrics while the config servers do not answer."""
+    """Return the routers in ``config.mongos``, or routers with metrics while the config servers do not answer."""
     if documents is None:
         names = {each.listens or each.process for each in settings.targets if each.role == "router"}
         return [_router({"_id": name}, now, sampler, settings) for name in sorted(names)]
@@ -234,7 +234,7 @@ class Sizes(NamedTuple):
 
 
 async def shard_sizes(reader: Reader) -> Sizes:
-    """Return storage and disk of each shard, from two commands however many databases there are."""
+    """Return storage and disk of each shard, with two commands for any number of databases."""
     databases = await _databases(reader)
     stored: Counter[str] = Counter()
     for each in databases:

@@ -131,7 +131,7 @@ def size(value: float | None) -> str | Markup:
 
 
 def known_sum(documents: Iterable[Mapping[str, Any]], name: str) -> float | None:
-    """Add up a field of documents, without those in which it is None; None if it is in all of them."""
+    """Add up the values of a field that are not None; return None if there are none."""
     values = [each[name] for each in documents if each[name] is not None]
     return sum(values) if values else None
 

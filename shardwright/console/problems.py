@@ -1,6 +1,6 @@
 """The problems of a cluster in words, from the facts that `overview` has read.
 
-They are the findings of `doctor` and the alerts that can be detected by a client.
+They are the findings of `doctor` and the alerts that a client can detect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +26,8 @@ def problems(document: Document, sampler: Sampler, settings: Settings) -> list[P
     """Return all problems, the worst first: ``severity``, ``where``, ``what`` and ``mend``.
 
     Args:
-        document: of the overview, with ``isListed`` (whether the list of shards was read) and ``isMonitored`` (whether
-            a router's view of their members was).
+        document: the overview, with ``isListed`` (whether the list of shards was read) and ``isMonitored`` (whether a
+            router's view of their members was read).
     """
     found = [
         {"severity": severity, "where": where, "what": what, "mend": mend}

@@ -1,10 +1,10 @@
 """Reads of one cluster through its routers, with the rights of one user.
 
-Replies are cached for a short time, so that several open pages cost no more than one. A read that took long is cached
-as long as it took, even if it failed: a process that hangs then delays one page of several. Readers are never shared
-between users, so that a cached reply was always read with the same user's rights.
+Replies are cached for a short time, so that several open pages cost no more than one. A slow read is cached for
+as long as it took, even if it failed. So a process that hangs delays only one of several pages. Readers are never
+shared between users, so that a cached reply was always read with the same user's rights.
 
-A browser abandons a request after 15 seconds. All limits are below that, so that it shows why a read failed.
+A browser abandons a request after 15 seconds. Limits for pages are below that, so that they can show why a read failed.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ SECONDS_MAX: Final = 10.0
 """Maximum time of a read without which a page has nothing to show."""
 
 PART_SECONDS_MAX: Final = 6.0
-"""Maximum time of a part of a page; longer than the driver searches for a router, whose error then gives the reason."""
+"""Maximum time of a part of a page. The driver's search for a router ends earlier, so its error gives the reason."""
 
 _ROUTER_SECONDS_MAX: Final = 4.0
-"""Maximum time of a router's part: shorter, so that the other routers' replies are shown."""
+"""Maximum time of one router's reply. It is shorter, so that the replies of the other routers are shown."""
 
 ENTRIES_MAX: Final = 500
 """Maximum number of cached results, and of results that are cached until their version changes."""
@@ -88,7 +88,7 @@ class _Kept:
     """A cached result, or the failure to read it.
 
     Attributes:
-        until: the end of its use on the monotonic clock.
+        until: the time on the monotonic clock when it expires.
     """
 
     value: Any
@@ -195,7 +195,7 @@ class Reader:
         name = str(next(iter(command)))
 
         async def run() -> Document:
-            # Without them, pymongo reads the replies of commands with its default options, not with the client's.
+            # Without this argument, pymongo decodes replies to commands with its default options, not the client's.
             codec_options = self.client.codec_options
             return await self.client[db].command(dict(command), codec_options=codec_options)
 
@@ -205,7 +205,7 @@ class Reader:
         """Run a command on every router, and return the replies by address.
 
         Args:
-            refusals: a text for each router without a reply is added.
+            refusals: receives a text for each router without a reply.
 
         Raises:
             Refused: no router answers, or the user may not run the command.
@@ -366,7 +366,7 @@ async def of_routers(
     """Return every router's reply to a command by address, as a part of a page; see `partly`.
 
     Args:
-        refusals: the reason of a failure and the routers without a reply are added.
+        refusals: receives the reason of a failure, and a text for each router without a reply.
     """
 
     async def read() -> tuple[dict[str, Document], list[str]]:

@@ -205,7 +205,7 @@ class WatchedTargets(Sequence[Target]):
 
 
 def current(targets: Sequence[Target]) -> Sequence[Target]:
-    """Return the present targets, a list that does not change."""
+    """Return the present targets in a sequence that does not change."""
     if isinstance(targets, WatchedTargets):
         targets.refresh()
     return tuple(targets)
@@ -218,10 +218,10 @@ class Settings:
     Attributes:
         uri: connection string of the routers, without a user.
         client_options: further options of the connections, for TLS.
-        targets: the daemons' metrics; those in a file change with it.
+        targets: the daemons' metrics endpoints; a list from a file changes with the file.
         certificate: file with certificate and key; None for plain HTTP.
         is_behind_tls: whether a proxy in front of the console has TLS.
-        proxies: addresses of proxies that name the browser's address.
+        proxies: addresses of proxies whose X-Forwarded-For names the browser's address.
         sample_seconds: time between two readings of the metrics.
         idle_seconds: idle time after which a session ends.
     """

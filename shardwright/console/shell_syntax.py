@@ -104,7 +104,7 @@ def document(text: str) -> Any:  # noqa: ANN401 - any value
 
 
 def _read(text: str, read: Callable[["_Reader"], Value], values: Callable[[Value], Any]) -> Value:
-    """Return the result of a parser whose values can be sent."""
+    """Parse a text, and check that BSON can represent the parsed values."""
     try:
         found = read(_Reader(list(_tokens(text))))
         checked(values(found))

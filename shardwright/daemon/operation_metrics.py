@@ -136,9 +136,9 @@ def outcome_of_success(client: ClientConnection, request: Request) -> str:
 
 
 def outcome_of_reply(reply: bytes | None) -> tuple[str, int]:
-    """Return the outcome in a reply, and the code of the error; ``ok`` without a reply, because it was relayed.
+    """Return the outcome of a reply, and its error code; ``ok`` without a reply, because it was relayed.
 
-    A write whose statements failed has the outcome of the first one.
+    A write with failed statements has the outcome of the first of them.
     """
     if reply is None or not (
         reply.startswith(_FAILED, _ELEMENTS_AT) or (reply.startswith(WRITTEN, _ELEMENTS_AT) and WRITE_ERRORS in reply)
@@ -207,7 +207,7 @@ class CommandStatistics:
 
     @property
     def failures(self) -> int:
-        """The number of operations with ``ok: 0``, which is all that MongoDB counts as failed."""
+        """The number of operations with ``ok: 0``. MongoDB counts only these as failed."""
         return self.count - self.outcomes[OK] - self.with_write_errors
 
 
@@ -273,7 +273,7 @@ class OperationMetrics:
 
         Args:
             outcome: `OK` or the name of an error.
-            has_write_errors: whether it is the error of a statement of a write that ended with ``ok: 1``.
+            has_write_errors: whether the outcome is a statement's error in a write that ended with ``ok: 1``.
         """
         series = self._series.get(command)
         if series is None:

@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_output_closed():
             raise
-        # The reader of the output, for example head, has read enough. At the exit, the rest must go elsewhere.
+        # The reader of the output, for example head, has ended. Python flushes the rest at exit, so it goes elsewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OUTPUT_CLOSED
     except DeployError as error:

@@ -349,7 +349,7 @@ def watch(
     """Write a screen for each interval, until interrupted.
 
     Args:
-        addresses: returns ``host:port`` of each process's metrics, by its name; shards come and go.
+        addresses: returns ``host:port`` of each process's metrics, by its name; called for each screen.
         times: number of screens to write; None for no limit.
         is_terminal: whether each screen replaces the one before.
     """
@@ -422,7 +422,7 @@ def _shards(interval: Interval) -> str:
             "-" if shard not in primaries else "yes" if primaries[shard] else "NO",
             f"{unknown[shard]:.0f}" if shard in unknown else "-",
         )
-        # A router counts the requests to a shard for ever, but has gauges of present shards only.
+        # A router keeps the request counts of removed shards, but has gauges of present shards only.
         for shard in sorted(durations.keys() & (primaries.keys() | members.keys()))
     ]
     heads = ("SHARD", "req/s", "err/s", *_MILLISECONDS, "MB/s", "chunks", "primary", "members away")

@@ -1,9 +1,9 @@
 """DDL commands at the target, for one particular collection each.
 
 No transaction can fence DDL. A process may stall between the check of its lease and a command, and another one may take
-over and continue in the meantime. So a command names its collection by UUID too, as read before the check. Such a UUID
-is never of a collection that a later process has created, and the server refuses the command if another collection has
-the name.
+over and continue in the meantime. So a command also names its collection by UUID, as read before the check. Such a UUID
+never belongs to a collection that a later process has created. The server refuses the command if another collection
+has the name.
 """
 
 from collections.abc import Mapping

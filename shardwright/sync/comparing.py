@@ -77,7 +77,7 @@ class PieceCompared:
 async def piece_compared(
     source: End, target: End, namespace: str, low: Bound, moments: Moments, *, finds: bool = True
 ) -> PieceCompared:
-    """Compare the next piece of a collection. At neither end it has more than `PIECE_DOCUMENTS` documents.
+    """Compare the next piece of a collection. It has at most `PIECE_DOCUMENTS` documents of each end.
 
     Documents that seem to differ are read again, at later moments, before they are reported.
 

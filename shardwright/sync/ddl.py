@@ -50,8 +50,8 @@ INDEXES_MAX: Final = 500
 """Number of collections whose indexes a repeated comparison reads. Thousands would keep a processor busy."""
 
 BUILDS_MAX: Final = 2
-"""Number of collections that are compared at a time, because that may build their indexes. A server builds the indexes
-of three (``maxNumActiveUserIndexBuilds``), and events of the change stream need one of these."""
+"""Maximum number of collections that are compared at a time, because a comparison may build indexes. A server builds
+the indexes of three (``maxNumActiveUserIndexBuilds``), and the change stream needs one of these builds."""
 
 _OPTIONS_OF_COLL_MOD: Final = ("validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages")
 

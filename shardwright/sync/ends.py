@@ -60,7 +60,7 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 64.0
 
 REQUESTS_MAX: Final = 8
-"""Number of requests that `at_once` usually makes at a time."""
+"""Default number of requests that `at_once` makes at a time."""
 
 
 class End:
@@ -303,7 +303,7 @@ async def repeated(attempt: Callable[[], Awaitable[Result]]) -> Result:
 async def at_once(
     requests: Iterable[Callable[[], Awaitable[Result]]], requests_max: int = REQUESTS_MAX
 ) -> list[Result]:
-    """Make requests, a few at a time, begun in their order, and return their results in that order.
+    """Make requests in order, a few at a time, and return their results in the same order.
 
     Raises:
         ExceptionGroup: some have failed; the others are cancelled.

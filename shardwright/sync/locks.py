@@ -14,7 +14,7 @@ class Locks:
 
     @asynccontextmanager
     async def held(self, *names: str) -> AsyncIterator[None]:
-        """Hold the locks of some names during the block. A fixed order keeps two holders from a deadlock."""
+        """Hold the locks of some names during the block. A fixed order prevents deadlocks."""
         async with AsyncExitStack() as held:
             for each in sorted({*names}):
                 await held.enter_async_context(self._all.setdefault(each, asyncio.Lock()))

@@ -28,7 +28,7 @@ BAR_WIDTH: Final = 32
 
 NOTES_MAX: Final = 100
 ERROR_MAX: Final = 1000
-"""Maximum number of notes, and of characters of an error, in the progress. It is part of one document at the target."""
+"""Maximum number of notes, and of characters of an error, in the progress, which is part of one document."""
 
 COPY_PHASE: Final = "collection copy"
 FOLLOW_PHASE: Final = "change event application"

@@ -19,7 +19,7 @@ KEPT_MAX: Final = 200
 """Maximum number of differing documents kept per collection to be compared again; more are only noted as existing."""
 
 KEPT_IN_ALL_MAX: Final = 20_000
-"""The same for all collections of a round."""
+"""Maximum number of differing documents kept for all collections of a round."""
 
 SHOWN_MAX: Final = 100
 
@@ -153,7 +153,7 @@ class Report:
         return sum(len(each.ids) + len(each.problems) for each in self.collections.values())
 
     def put(self, namespace: str, found: Compared) -> None:
-        """Replace the findings for a collection by a copy of others.
+        """Replace the findings for a collection with a copy of the given ones.
 
         They may come from another report that continues to change, and each report counts its own.
         """

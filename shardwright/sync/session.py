@@ -456,7 +456,7 @@ class Sync:
             "info": None if parts is None else FOLLOW_PHASE if self._copied.is_set() else COPY_PHASE,
             "lagTimeSeconds": self.lag_seconds,
             "error": shown_error(self.error),
-            # The preflight's notes can be read from the start on, so they come last.
+            # The preflight's notes have been shown since the start, so they come last.
             "notes": shown_notes([*(f"{name} {reason}" for name, reason in sorted(refused.items())), *self.notes]),
         }
         if parts is None:

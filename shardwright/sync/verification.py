@@ -61,7 +61,7 @@ async def _advance(
         return None
     found = current.report.collections[namespace]
     if present[namespace].kind != "view" and namespace not in current.report.not_compared:
-        # Further differences would not be kept, and to be sure of them takes several moments.
+        # Further differences would not be kept, and confirming them would take reads at several moments.
         piece = await piece_compared(*ends, namespace, current.position, moments, finds=not found.is_cut)
         found.documents += piece.documents
         found.target_documents += piece.target_documents
@@ -142,7 +142,7 @@ class StandaloneVerification:
             else:
                 known = found.setdefault(each.namespace, each)
                 if known.options.get("collation") != each.options.get("collation"):
-                    # Pieces of two orders would not advance together, perhaps never reach the end.
+                    # Pieces in different orders would not advance together, and might never reach the end.
                     reason = "its documents are in another order at the target, because the collation is different"
                     self.round.report.not_compared[each.namespace] = reason
         return found

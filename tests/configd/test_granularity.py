@@ -47,7 +47,7 @@ def test_every_owner_gets_a_version_that_routers_do_not_have(catalog: CatalogUse
 
 
 def test_a_late_change_is_refused(catalog: CatalogUser, buckets: Sharded) -> None:
-    """The collection may have been created since, with the granularity that it has."""
+    """The collection may be a newer one, created with its present granularity."""
     db, _, collection = buckets.namespace.partition(".")
     allow = {"_configsvrSetAllowMigrations": buckets.namespace, "allowMigrations": True}
     change = {"_configsvrCollMod": collection, "collModRequest": {"timeseries": {"granularity": "hours"}}}

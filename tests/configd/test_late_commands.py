@@ -96,7 +96,7 @@ def test_migrations_are_not_forbidden_late(catalog: CatalogUser, coordinator: Ca
 
 
 def test_a_late_refinement_is_refused(catalog: CatalogUser, coordinator: CatalogUser) -> None:
-    """Its coordinator has read since that the key is not refined, and given up because an index is missing."""
+    """Its coordinator has since found the key unrefined, and given up because an index is missing."""
     sharded = catalog.shard_collection("late.unrefined")
     refine = {"_configsvrRefineCollectionShardKey": sharded.namespace, "key": {"x": 1, "y": 1}, "epoch": sharded.epoch}
     allow = {"_configsvrSetAllowMigrations": sharded.namespace, "collectionUUID": sharded.uuid, "allowMigrations": True}

@@ -20,7 +20,7 @@ from tests.console.conftest import Closed
 from tests.local_cluster import shardwright
 
 LATE: Final = DatetimeMS(300_000_000_000_000)
-"""In the year 11476, beyond Python's last."""
+"""A date in the year 11476, beyond Python's last year."""
 
 NOT_TEXT: Final = RawBSONDocument(bson.encode({"name": "AAAA"}).replace(b"AAAA", b"\xff\xfeAA"))
 

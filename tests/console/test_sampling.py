@@ -18,7 +18,7 @@ COUNT: Final = "shardwright_router_operations_total"
 
 
 class Pages:
-    """A server of metrics: by the path's first part, a text or a function that sends a reply itself."""
+    """A metrics server. The path's first part selects a text, or a function that sends the reply itself."""
 
     def __init__(self, respond: Callable[[BaseHTTPRequestHandler], None]) -> None:
         class Handler(BaseHTTPRequestHandler):

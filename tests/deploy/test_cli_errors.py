@@ -51,7 +51,7 @@ def error_of(*arguments: str) -> str:
 
 @pytest.mark.parametrize(("reads", "repeated"), [(0, 1), (1, 100_000)])
 def test_a_closed_output_is_a_normal_end(reads: int, repeated: int) -> None:
-    """As `shardwright top | head -1` does, close the output early or while it is written."""
+    """Close the output early or while it is written, as `shardwright top | head -1` does."""
     code = f"""
 from shardwright.deploy import cli
 cli._COMMANDS = {{"ps": lambda options: [print("a line") for _ in range({repeated})] and 0}}

@@ -2,9 +2,9 @@
 
 ``python -m tests.jstests_upstream CHECKOUT [--suites core,sharding] [--files FILE…] [--definition NAME] [--jobs N]``
 
-A run continues the report of an earlier one, without the files that it has. Exit status 1 if a file does not pass that
-``expected.md`` does not list, or if it lists one that passes. With a definition of MongoDB's, ``expected/NAME.md`` has
-those that differ from ``expected.md``.
+A run continues the report of an earlier one, without the files that it has. The exit status is 1 if a file that
+``expected.md`` does not list does not pass, or if a listed file passes. With one of MongoDB's definitions,
+``expected/NAME.md`` lists the files whose results differ from ``expected.md``.
 """
 
 import argparse

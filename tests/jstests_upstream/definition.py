@@ -1,7 +1,7 @@
 """MongoDB's own definition of a suite: its files, and how the shell and the cluster are prepared for them.
 
-The format is that of resmoke, in ``buildscripts/resmokeconfig/suites`` of MongoDB's repository. Of a definition only
-these are used: the selected files, the code and the test data of the shell, and the number of shards.
+The format is resmoke's, as in ``buildscripts/resmokeconfig/suites`` of MongoDB's repository. Only these
+parts of a definition are used: the selected files, the code and the test data of the shell, and the number of shards.
 """
 
 import json
@@ -25,7 +25,7 @@ class Definition:
 
     Attributes:
         suites: the files, named by their paths below ``jstests``.
-        code: what the shell evaluates before each of them.
+        code: evaluated by the shell before each of them.
         shards: the number of shards of the cluster.
     """
 

@@ -43,7 +43,8 @@ def read_expected(path: Path = EXPECTED) -> dict[str, Result]:
 def expectations(definition: str | None, directory: Path = EXPECTED.parent) -> tuple[Expectations, Expectations]:
     """The expected results of all files, and the part of them that a run must confirm.
 
-    A definition's own list adds to the list of all files, or overrides it. Files of the latter may pass with it.
+    A definition's own list adds to the list of all files, or overrides it. Files in
+    that list may pass with a definition.
 
     Args:
         definition: the name of MongoDB's definition of a suite; None for files without a preparation.

@@ -21,7 +21,7 @@ from shardwright.sync.writing import Writer
 MANY: Final = dict.fromkeys(f"db.{each:05}{'x' * 245}" for each in range(10_000))
 SOME: Final = [f"db.{each:02}" for each in range(20)]
 SMALL: Final = 2000
-"""A size in which the findings of `SOME` do not fit."""
+"""A size that is too small for the findings of `SOME`."""
 
 
 def key(number: int) -> Value:
@@ -73,7 +73,7 @@ def restarted(names: Names[str], report: Report, current: Round) -> Verifier:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report may have only two thousand bytes."""
+    """Limit a report to two thousand bytes."""
     monkeypatch.setattr(rounds, "STORED_BYTES_MAX", SMALL)
 
 

@@ -216,7 +216,7 @@ def test_an_interrupted_insert_is_compared_in_pieces(held: Held) -> None:
 
 
 def test_documents_that_are_not_kept_are_not_compared_again(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each comparison takes some seconds, and one difference more says nothing about a collection with so many."""
+    """Each comparison takes some seconds, and one more difference says nothing new about a collection with so many."""
     source: Any = Numbers(set())
     target: Any = Numbers(MANY)
     rechecks = 0

@@ -137,10 +137,10 @@ class Catalog:
         """Write the first chunks of a collection without an entry, and delete those that an earlier attempt has left.
 
         mongod may still be inserting chunks for a process that was killed. Chunks have the same versions in both
-        attempts, so one of them soon fails. This is repeated until exactly these chunks are there.
+        attempts, so one attempt soon fails. Deletion and insertion are repeated until exactly these chunks are there.
 
         Raises:
-            CommandError: DuplicateKey, there are other chunks even after several attempts.
+            CommandError: DuplicateKey, there are still other chunks after several attempts.
         """
         backoff = Backoff(first_seconds=0.1, seconds_max=1.0)
         for attempts_left in reversed(range(_REPLACEMENTS_MAX)):

@@ -211,7 +211,7 @@ async def coll_mod(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: NamespaceNotSharded; InvalidOptions, it holds no buckets; BadValue, it is not a granularity;
-            TransactionTooOld, the command comes late.
+            TransactionTooOld, the command arrives late.
     """
     namespace = str(own_collection(operation.request))
     granularity = _granularity(operation.arguments.nested(b"collModRequest"))

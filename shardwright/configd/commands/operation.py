@@ -64,7 +64,7 @@ class Operation:
         """Hold named locks of the term in the block, whose writes belong together.
 
         The time limit of the request applies only to the wait for the locks. If it interrupted the writes, mongod could
-        still be executing one of them after the release of the locks. The end of the term interrupts them nevertheless.
+        still be executing one of them after the release of the locks. The end of the term still interrupts them.
         """
         async with self.term.locks.hold(*locks):
             deadline, self.limit.deadline = self.limit.deadline, math.inf

@@ -255,7 +255,7 @@ async def refine_collection_shard_key(operation: Operation) -> dict[str, Any]:
 
     Raises:
         CommandError: NamespaceNotSharded; StaleEpoch, it is another collection; InvalidOptions, the key does not extend
-            the present one; TransactionTooOld, the command comes late.
+            the present one; TransactionTooOld, the command arrives late.
     """
     namespace = str(operation.namespace)
     pattern = ShardKeyPattern.from_bson(operation.arguments.raw(b"key"))

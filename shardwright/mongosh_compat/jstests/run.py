@@ -166,14 +166,14 @@ class RunOptions:
     """Options of a run.
 
     Attributes:
-        mongod: the path of mongod, for suites that start one alone.
+        mongod: the path of mongod, for suites that start one directly.
         jobs: the number of suites that run at a time.
         timeout: seconds for each suite.
         seed: the seed of ``Random``, for suites that request the run's seed.
         uri: a deployment that replaces the shared clusters.
         excluded: tags of suites to skip.
         compat: one of `COMPATIBLE_VERSIONS`, whose catalog suites may query.
-        code: what the shell evaluates before each suite, at its top level.
+        code: evaluated by the shell before each suite, at its top level.
         shards: the number of shards of the shared clusters.
     """
 

@@ -1,9 +1,9 @@
 """Fields of requests that only members of the cluster may send.
 
-With access control on, a request of a user with such a field is refused. In an open cluster a member cannot be told
-from a client, but members send none of these fields to a router, except for `_BYPASS`. `without_internal_fields`
-keeps the fields of clients away from the shards, which would take them for the router's own. Its stage is composed only
-for requests that have one, so that all others do no work for it.
+With access control on, a request of a user with such a field is refused. An open cluster cannot distinguish a
+member from a client, but members send none of these fields to a router, except for `_BYPASS`.
+`without_internal_fields` keeps the fields of clients away from the shards, which would take them for the router's own.
+Its stage is composed only for requests with such a field, so that other requests do no work for it.
 """
 
 from typing import Final

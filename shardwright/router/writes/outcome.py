@@ -36,11 +36,11 @@ ERROR_MESSAGE_BYTES_MAX: Final = 1 << 20
 _EMPTY_MESSAGE: Final = element(b"errmsg", STRING, b"\x01\0\0\0\0")
 _DETAILS: Final = frozenset({b"errmsg", b"keyPattern", b"keyValue", b"collation", b"errInfo"})
 _ELEMENT_BYTES: Final = 1 + 5 + 1
-"""The type and the name of an element of an array, of at most five digits."""
+"""Size of the type and name of an array element; the name has at most five digits."""
 
 _RETRIED_BYTES: Final = _ELEMENT_BYTES + 4
 _UPSERTED_BYTES: Final = _ELEMENT_BYTES + 4 + len(b"\x10index\0") + 4 + 1
-"""The maximum bytes of an entry of ``upserted`` without its id."""
+"""Maximum size of an entry of ``upserted`` without its id."""
 
 _WRITE_CONCERN_ERROR: Final = "writeConcernError"
 
@@ -80,10 +80,10 @@ def with_limited_messages(documents: Sequence[bytes]) -> list[bytes]:
 
 
 def within_size(documents: Sequence[bytes], room: int) -> list[bytes]:
-    """Reduce ``writeErrors`` entries to index and code, from the first one on that would make the reply too large.
+    """Reduce ``writeErrors`` entries to index and code, starting with the first one that would not fit.
 
     Args:
-        room: the bytes that all entries together may take.
+        room: maximum size of all entries together.
     """
     if sum(map(len, documents)) <= room:
         return [*documents]
@@ -240,7 +240,7 @@ class BatchOutcome:
         """Build the reply of the finished batch, without the fields of every reply.
 
         Raises:
-            CommandError: BSONObjectTooLarge, there are too many upserted ids; the batch was executed all the same.
+            CommandError: BSONObjectTooLarge, there are too many upserted ids; the batch has been executed.
         """
         if self._batch.is_unacknowledged:
             return {}
@@ -266,7 +266,7 @@ class BatchOutcome:
         return sum([len(id_element) + _UPSERTED_BYTES for _, id_element in self._upserted])
 
     def _write_errors(self) -> list[Any]:
-        """Build the entries of ``writeErrors``, as far as they fit next to the lists of the other statements."""
+        """Build the entries of ``writeErrors``, without details that do not fit alongside the other lists."""
         indexed = [with_index(document, position) for position, document in sorted(self.errors.items())]
         taken = self._upserted_bytes + _ELEMENT_BYTES * len(indexed) + _RETRIED_BYTES * len(self._retried)
         limited = within_size(with_limited_messages(indexed), BSON_OBJECT_BYTES_MAX - taken)

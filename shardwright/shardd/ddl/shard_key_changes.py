@@ -81,11 +81,11 @@ class RefineCollectionShardKey(Coordinator):
     async def _refine(self, pattern: ShardKeyPattern) -> None:
         """Check the owners, which no longer change, and commit.
 
-        Forbidding migrations has waited for an earlier attempt's commit in progress. The config servers refuse one that
-        arrives later, because of its transaction number.
+        The command that forbade migrations has waited for any earlier attempt's commit in progress. The config servers
+        refuse a commit that arrives later, because of its transaction number.
         """
         table = await self.read_routing()
-        # With the former key, no earlier attempt or primary has committed, nor will its commit arrive late.
+        # If the key is still the former one, no earlier commit has taken effect, and none will do so later.
         self.must_finish = table is not None and table.key_pattern.fields == pattern.fields
         if table is not None and not self.must_finish:
             for shard_id in sorted(table.shards):

@@ -311,7 +311,7 @@ class DonorService:
             )
 
     async def _salvage(self, migration_id: UUID | None) -> None:
-        """End a migration after an internal error, as a new primary would; further errors of any kind delay that."""
+        """End a migration after an internal error, as a new primary would; further errors of any kind delay this."""
         backoff = Backoff(first_seconds=0.1, seconds_max=5.0)
         while True:
             try:
