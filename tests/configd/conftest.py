@@ -43,3 +43,10 @@ def catalog(config_client: MongoClient[dict[str, Any]], shards: dict[str, FakeSh
         shard.held.clear()
         shard.commands.clear()
     return CatalogUser(config_client)
+
+
+@pytest.fixture
+def coordinator(config_set: Set) -> Iterator[CatalogUser]:
+    """Send commands in one session, which has not been used before."""
+    with config_set.members[0].client() as client:
+        yield CatalogUser(client)

@@ -46,15 +46,14 @@ def test_every_owner_gets_a_version_that_routers_do_not_have(catalog: CatalogUse
         assert versions(catalog, buckets) == [(2, 1), (2, 0), (1, 2)]
 
 
-def test_a_late_change_is_refused(catalog: CatalogUser, buckets: Sharded) -> None:
+def test_a_late_change_is_refused(catalog: CatalogUser, coordinator: CatalogUser, buckets: Sharded) -> None:
     """The collection may be a newer one, created with its present granularity."""
     db, _, collection = buckets.namespace.partition(".")
     allow = {"_configsvrSetAllowMigrations": buckets.namespace, "allowMigrations": True}
     change = {"_configsvrCollMod": collection, "collModRequest": {"timeseries": {"granularity": "hours"}}}
-    with catalog.client.start_session() as session:
-        catalog.client.admin.command({**allow, "txnNumber": Int64(2), "writeConcern": MAJORITY}, session=session)
-        with pytest.raises(OperationFailure) as refused:
-            catalog.client[db].command({**change, "txnNumber": Int64(1), "writeConcern": MAJORITY}, session=session)
+    coordinator.client.admin.command({**allow, "txnNumber": Int64(2), "writeConcern": MAJORITY})
+    with pytest.raises(OperationFailure) as refused:
+        coordinator.client[db].command({**change, "txnNumber": Int64(1), "writeConcern": MAJORITY})
     assert refused.value.code == ErrorCode.TransactionTooOld
     entry = catalog.config.collections.find_one({"_id": buckets.namespace})
     assert entry is not None

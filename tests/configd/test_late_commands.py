@@ -1,6 +1,6 @@
 """Commands to the config servers that arrive late, or are interrupted and continue in a later term."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -24,13 +24,6 @@ from tests.configd.in_process import WRITES, in_process
 from tests.shardd.mini_cluster import Set
 
 LOW, HIGH = MinKey(), MaxKey()
-
-
-@pytest.fixture
-def coordinator(config_set: Set) -> Iterator[CatalogUser]:
-    """Send commands in one session, which has not been used before."""
-    with config_set.members[0].client() as client:
-        yield CatalogUser(client)
 
 
 def numbered(command: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Replica:
         self.ranges = {each["_id"]: each for each in ranges}
         self.commands: list[dict[str, Any]] = []
         store: Any = SimpleNamespace(id="1", fenced=self.fenced, check_lease=done)
-        ends: Any = SimpleNamespace(command=self.command)
+        ends: Any = SimpleNamespace(command=self.command, collections=self.collections)
         reads: Any = source
         deployment: Any = SimpleNamespace(is_sharded=False, collections={}, shards={})
         writer = Writer(ends, ends, store)
@@ -125,6 +125,9 @@ class Replica:
 
     async def command(self, _: str, command: dict[str, Any]) -> None:
         self.commands.append(command)
+
+    async def collections(self, database: str, *, named: str, **_: object) -> list[Collection]:
+        return [Collection(f"{database}.{named}", uuid=OURS)]
 
     async def rename(self) -> None:
         """Apply the event by which one collection replaces the other."""
