@@ -25,7 +25,6 @@ from shardwright.router.context.router_context import RouterContext
 from shardwright.router.generic_arguments import (
     CHECKED_BY_SHARDS,
     READ_CONCERN,
-    SESSION_FIELDS,
     check_api_arguments,
     check_read_concern,
     check_read_concern_type,
@@ -46,6 +45,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError, unknown_field
 from shardwright.wire.passages import EPOCH
 from shardwright.wire.read_preference import READ_PREFERENCE
+from shardwright.wire.request import SESSION_FIELDS
 from shardwright.wire.request_validation import (
     API_PARAMETERS,
     MAX_TIME_MS,

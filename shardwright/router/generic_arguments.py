@@ -73,9 +73,6 @@ _NOT_A_USE: Final = WITHOUT_USER | {
 }
 """Commands that do not use the session they are sent with: they need no user, or are about sessions."""
 
-SESSION_FIELDS: Final = (b"lsid", TXN_NUMBER, AUTOCOMMIT, START_TRANSACTION)
-"""Only requests with one of these fields use a session."""
-
 
 def check_read_concern_type(operation: Operation, entry: RouterCommand) -> None:
     """Refuse a read concern that is not a document; the request must have one.

@@ -4,7 +4,7 @@ All comparisons raise `NoMomentError` if no such moment is found.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
-from shardwright.sync.changes import Value, id_of
+from shardwright.sync.changes import Value
 from shardwright.sync.ends import RAW, End, repeated
 from shardwright.sync.ranges import (
     Bound,
@@ -22,8 +22,8 @@ from shardwright.sync.ranges import (
     digest,
     find_command,
     hashes,
-    id_bound,
     ids_filter,
+    last_bound,
 )
 
 PIECE_DOCUMENTS: Final = 1000
@@ -88,11 +88,11 @@ async def piece_compared(
 
     async def attempt(at: Moment) -> PieceCompared:
         ours = await _read(source, namespace, low, None, at[0])
-        last = _last(ours)
+        last = last_bound(ours)
         if 0 < len(ours) < PIECE_DOCUMENTS and not await _has_more(source, namespace, last, None, at[0]):
             last = None  # later moments have later documents, and the round would never end
         theirs = await _read(target, namespace, low, last, at[1])
-        end = _last(theirs)
+        end = last_bound(theirs)
         if end not in (None, last) and await _has_more(target, namespace, end, last, at[1]):
             # The target has more documents up to there than fit into a piece. So they end the piece.
             last = end
@@ -180,10 +180,6 @@ async def _read(
 
 async def _has_more(end: End, namespace: str, low: Bound, high: Bound, time: Timestamp) -> bool:
     return bool(await _read(end, namespace, low, high, time, limit=1))
-
-
-def _last(documents: Sequence[RawBSONDocument]) -> Bound:
-    return id_bound(id_of(bytes(documents[-1].raw))) if documents else None
 
 
 async def _find(end: End, namespace: str, command: Mapping[str, Any]) -> list[RawBSONDocument]:

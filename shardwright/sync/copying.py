@@ -25,6 +25,7 @@ from shardwright.sync.ranges import (
     hashes,
     id_bound,
     ids_filter,
+    last_bound,
     piece_limit,
     range_filter,
 )
@@ -132,7 +133,7 @@ async def _bounds(source: End, namespace: str, *, is_limited: bool) -> _Bounds:
         # larger and larger _id values, and never end.
         greatest = await source.collection(namespace).find({}, {"_id": 1}).sort("_id", -1).limit(1).to_list()
         is_empty = not greatest
-        bounds[-1] = bounds[-1][0], id_bound(id_of(bytes(greatest[0].raw))) if greatest else None
+        bounds[-1] = bounds[-1][0], last_bound(greatest)
     return _Bounds(bounds, documents, size, is_empty)
 
 
@@ -395,7 +396,7 @@ class Copier:
             )
             self._writer.note_read(session.operation_time)
         documents = list(reply["cursor"]["firstBatch"])
-        return PieceRead(documents, id_bound(id_of(bytes(documents[-1].raw))) if documents else None)
+        return PieceRead(documents, last_bound(documents))
 
     async def _wait_changed(self, chosen: dict[str, Any], namespace: str, uuid: bytes | None) -> None:
         """Wait until the changes that gave the collection another UUID are applied.

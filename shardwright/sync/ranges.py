@@ -111,6 +111,11 @@ def id_bound(key: Key) -> bytes:
     return rawbson.wrap_value(*key, name=b"_id")
 
 
+def last_bound(documents: Sequence[RawBSONDocument]) -> bytes | None:
+    """Return ``{_id: value}`` of the last document; None without documents."""
+    return id_bound(id_of(bytes(documents[-1].raw))) if documents else None
+
+
 def ids_filter(keys: Iterable[Key]) -> RawBSONDocument:
     """Return the query for the documents with some ``_id`` values."""
     values = [rawbson.element(b"%d" % number, *key) for number, key in enumerate(keys)]

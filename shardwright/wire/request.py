@@ -175,7 +175,10 @@ _start_of = itemgetter(1)
 
 _UUID_SUBTYPE: Final = 4
 
-_SESSION_FIELDS: Final = frozenset({b"lsid", b"txnNumber", b"autocommit", b"startTransaction"})
+SESSION_FIELDS: Final = (b"lsid", b"txnNumber", b"autocommit", b"startTransaction")
+"""Only requests with one of these fields use a session."""
+
+_OF_SESSIONS: Final = frozenset(SESSION_FIELDS)
 
 _READ_WITHOUT_PARSER: Final = frozenset(
     {
@@ -225,8 +228,8 @@ class Request:
         self.db = name_text(body[db[2] + 4 : db[3] - 1])
         check_database_name(self.db)
         _refuse_repeated(body, fields)
-        if not _SESSION_FIELDS.isdisjoint(fields):
-            nulls = [fields[name] for name in _SESSION_FIELDS if name in fields and fields[name][0] == NULL]
+        if not _OF_SESSIONS.isdisjoint(fields):
+            nulls = [fields[name] for name in SESSION_FIELDS if name in fields and fields[name][0] == NULL]
             if nulls:
                 self.message = message.with_body(without_spans(body, sorted(nulls, key=_start_of)))
                 self.body = self.message.body

@@ -157,7 +157,7 @@ def test_one_shard_that_hangs_does_not_hide_the_sizes_of_other_chunks(monkeypatc
 
 
 class Routers(Reader):
-    """A reader with routers, some of which the driver no longer regards as routers."""
+    """A reader whose driver no longer regards all routers as such."""
 
     def __init__(self, serving: set[str], away: set[str], answer: Callable[[], Awaitable[Document]]) -> None:
         nodes = {(name, 1) for name in serving}

@@ -62,7 +62,7 @@ class Verdict:
 
     Attributes:
         expected: the results of all files that may not pass.
-        confirmed: those of them that have the expected result in this report, if they are in it.
+        confirmed: the results that this report must show again, for the files that it has.
     """
 
     report: Report

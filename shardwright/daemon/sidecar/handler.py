@@ -21,8 +21,6 @@ from shardwright.daemon.metrics import Metrics
 from shardwright.daemon.operation_metrics import (
     HOST_UNREACHABLE,
     OK,
-    WRITE_ERRORS,
-    WRITTEN,
     outcome_of_failure,
     outcome_of_reply,
     outcome_of_success,
@@ -143,12 +141,8 @@ class SidecarHandler(ABC):
                 reply = await self.dispatch(client, client.state, request)
             else:
                 reply = await self._controlled(self._access, client, client.state, request)
-            if reply is not None and (
-                reply.startswith(FAILED, BODY_ELEMENTS_AT)
-                or (reply.startswith(WRITTEN, BODY_ELEMENTS_AT) and WRITE_ERRORS in reply)
-            ):
-                outcome, _ = outcome_of_reply(reply)
-            elif client.is_disconnected:
+            outcome, _ = outcome_of_reply(reply)
+            if outcome == OK and client.is_disconnected:
                 outcome = outcome_of_success(client, request)
             if reply is not None and request.name not in _READS:
                 self._sidecar.note_reply(reply)

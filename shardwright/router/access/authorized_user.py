@@ -11,14 +11,14 @@ from itertools import count
 from typing import Any, Final, Self, TypeAlias
 
 from shardwright.daemon.users import ANY_ACTION, CLUSTER, SYSTEM, Privileges, UserName, with_owner_of_session
+from shardwright.router.access.internal_fields import BYPASS
 from shardwright.wire.message import BODY_AT
 from shardwright.wire.rawbson import encode_elements
 from shardwright.wire.request import Request
 from shardwright.wire.scram import MECHANISMS, Credentials, Mechanism
 
-_BYPASS: Final = "mayBypassWriteBlocking"
-_BYPASSING: Final = encode_elements({_BYPASS: True})
-_BLOCKED: Final = encode_elements({_BYPASS: False})
+_BYPASSING: Final = encode_elements({BYPASS.decode(): True})
+_BLOCKED: Final = encode_elements({BYPASS.decode(): False})
 
 
 def write_block_element(privileges: Privileges) -> bytes:

@@ -1,7 +1,7 @@
 """Fields of requests that only members of the cluster may send.
 
 With access control on, a request of a user with such a field is refused. An open cluster cannot distinguish a
-member from a client, but members send none of these fields to a router, except for `_BYPASS`.
+member from a client, but members send none of these fields to a router, except for `BYPASS`.
 `without_internal_fields` keeps the fields of clients away from the shards, which would take them for the router's own.
 Its stage is composed only for requests with such a field, so that other requests do no work for it.
 """
@@ -14,7 +14,7 @@ from shardwright.wire.request import Request
 from shardwright.wire.trace_context import TRACE_CONTEXT
 
 _AUDIT: Final = b"$audit"
-_BYPASS: Final = b"mayBypassWriteBlocking"
+BYPASS: Final = b"mayBypassWriteBlocking"
 _FROM_SIBLING: Final = b"$fromSibling"
 _RUNTIME_CONSTANTS: Final = b"runtimeConstants"
 _UNAUTHORIZED_BYPASS: Final = 6317500
@@ -36,13 +36,13 @@ _NO_RUNTIME_CONSTANTS: Final = {"find": 51202, "update": 51195, "delete": 51195,
 
 _INTERNAL: Final = frozenset(
     {
-        *(*_GENERIC, *_UNKNOWN, _BYPASS, _FROM_SIBLING, _RUNTIME_CONSTANTS, TRACE_CONTEXT),
+        *(*_GENERIC, *_UNKNOWN, BYPASS, _FROM_SIBLING, _RUNTIME_CONSTANTS, TRACE_CONTEXT),
         *(name for _, name in _OF_REPLICATION),
     }
 )
 """Further internal fields, such as ``fromMongos``, are missing here because mongos itself refuses them as unknown."""
 
-KEPT_FROM_SHARDS: Final = tuple(sorted(_INTERNAL - {_BYPASS, TRACE_CONTEXT}))
+KEPT_FROM_SHARDS: Final = tuple(sorted(_INTERNAL - {BYPASS, TRACE_CONTEXT}))
 """Fields of clients that no shard of an open cluster may receive.
 
 Every client of an open cluster may bypass the user write block. Another stage refuses the trace context.
@@ -58,7 +58,7 @@ def refusal_of_internal_fields(request: Request) -> CommandError | None:
     """Return MongoDB's specific error for an internal field of a request; None if MongoDB has none."""
     if _AUDIT in request.fields:
         return CommandError(ErrorCode.Unauthorized, "Unauthorized use of impersonation metadata.")
-    if _BYPASS in request.fields:
+    if BYPASS in request.fields:
         return CommandError(
             _UNAUTHORIZED_BYPASS, "Client is not properly authorized to propagate mayBypassWriteBlocking"
         )
