@@ -123,6 +123,7 @@ def test_a_reply_of_the_api_does_not_grow_with_the_chunks(browser: Browser, many
 
 
 @needs_chromium
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", OF_MANY)
 def test_a_page_is_painted_fast(many: str, open_console: RunningConsole, chromium: Chromium, page: str) -> None:
     tab = Tab(chromium, open_console.url)
