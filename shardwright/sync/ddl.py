@@ -5,21 +5,20 @@ and changes without an event are found too. Collections are identified by their 
 collection never affect a later one of the same name.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pymongo.errors import OperationFailure
-
 from shardwright.sync.changes import Change
 from shardwright.sync.checkpoint import NO_TIME
 from shardwright.sync.commands import run_command
 from shardwright.sync.copying import Copier, planned_ranges
-from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, is_transient, repeated
+from shardwright.sync.ends import NAMESPACE_NOT_FOUND, End, at_once, repeated
 from shardwright.sync.locks import Locks
-from shardwright.sync.placing import match_key, match_zones, presplit, shard
+from shardwright.sync.placing import build_indexes, match_key, match_zones, presplit, shard
 from shardwright.sync.plan import (
     OPTION_DEFAULTS,
     Collection,
@@ -29,7 +28,6 @@ from shardwright.sync.plan import (
     expiry_stops,
     index_at_target,
     index_changes,
-    index_command,
     is_same,
     is_same_but_expiry,
     refusal,
@@ -51,7 +49,7 @@ INDEXES_MAX: Final = 500
 
 BUILDS_MAX: Final = 2
 """Maximum number of collections that are compared at a time, because a comparison may build indexes. A server builds
-the indexes of three (``maxNumActiveUserIndexBuilds``), and the change stream needs one of these builds."""
+the indexes of three (``maxNumActiveUserIndexBuilds``), and one of these builds is for `Catalog.build_for_ever`."""
 
 _OPTIONS_OF_COLL_MOD: Final = ("validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages")
 
@@ -93,8 +91,10 @@ class Catalog:
         self._source, self._target, self._store, self._writer = source, target, store, writer
         self._of_source, self._of_target = deployments
         # A comparison must not give a collection an index or an option while an event drops or renames it. Other
-        # collections do not wait, because an index build may last for hours.
+        # collections do not wait: an index build may last for hours.
         self._locks = Locks()
+        self._unbuilt: asyncio.Queue[str] = asyncio.Queue()
+        self._asked: set[str] = set()
 
     def know(self, collection: Collection) -> None:
         """Follow a collection of the source from now on."""
@@ -254,10 +254,34 @@ class Catalog:
 
     async def _match_alone(self, namespace: str) -> None:
         async with self._locks.held(namespace):
-            await self.match(namespace)
+            await self._match(namespace, builds=True)
 
-    async def match(self, namespace: str) -> None:
-        """Give a collection or view of the target the options, indexes and shard key of the source."""
+    async def build_for_ever(self) -> None:
+        """Build the indexes that events ask for. Later events do not wait for them, because a build may last for hours.
+
+        The position may be after such an event. If this process ends, the next one compares all collections.
+        """
+        while True:
+            namespace = await self._unbuilt.get()
+            self._asked.discard(namespace)
+            await self._match_alone(namespace)
+            self._unbuilt.task_done()
+
+    async def wait_built(self) -> None:
+        """Wait for the indexes of all events that are applied."""
+        await self._unbuilt.join()
+
+    def _ask_build(self, namespace: str) -> None:
+        if namespace not in self._asked:
+            self._asked.add(namespace)
+            self._unbuilt.put_nowait(namespace)
+
+    async def _match(self, namespace: str, *, builds: bool) -> None:
+        """Give a collection or view of the target the options, indexes and shard key of the source.
+
+        Args:
+            builds: whether to build indexes now, rather than by `build_for_ever`.
+        """
         database = namespace.partition(".")[0]
         ours = await self._collection(self._source, namespace, self._of_source)
         theirs = await self._collection(self._target, namespace, self._of_target)
@@ -282,7 +306,7 @@ class Catalog:
             wanted = replace(wanted, key=theirs.key, is_unique=theirs.is_unique)
         await self._match_options(wanted, theirs)
         if self.has_indexes:
-            await self._match_indexes(wanted, theirs)
+            await self._match_indexes(wanted, theirs, builds=builds)
         if wanted.key is not None and not is_same(wanted.key, theirs.key):
             self._writer.collections[namespace] = with_both_keys(wanted, theirs)
             await match_key(self._run, wanted, theirs)
@@ -316,10 +340,10 @@ class Catalog:
             if (known := self.namespaces.get(uuid or b"")) is not None and "reshardUUID" in description:
                 self._resharded(known, bytes(description["reshardUUID"]))
             if self._replication.filter.has(change.namespace):
-                await self.match(change.namespace)
+                await self._match(change.namespace, builds=False)
         elif change.kind in ("createIndexes", "dropIndexes", "modify", "shardCollection"):
             if self._replication.filter.has(change.namespace):
-                await self.match(change.namespace)
+                await self._match(change.namespace, builds=False)
         elif change.kind != "dropDatabase":
             _log.warning("An event of an unknown kind is not followed", kind=change.kind, namespace=change.namespace)
 
@@ -429,7 +453,7 @@ class Catalog:
                     each |= moved
                     await self._store.fenced(RANGES, {"_id": each["_id"]}, moved)
         # Earlier changes of its indexes and options were looked up under a name that the source no longer has.
-        await self.match(to)
+        await self._match(to, builds=False)
 
     async def _match_options(self, wanted: Collection, theirs: Collection) -> None:
         changed = {
@@ -443,32 +467,15 @@ class Catalog:
             database, _, name = wanted.namespace.partition(".")
             await self._run(database, {"collMod": name, **changed})
 
-    async def _match_indexes(self, wanted: Collection, theirs: Collection) -> None:
+    async def _match_indexes(self, wanted: Collection, theirs: Collection, *, builds: bool) -> None:
         is_merged = wanted.namespace in self._writer.merged
         commands, missing = index_changes(wanted, theirs, keeps_expiry=self.keeps_expiry, is_merged=is_merged)
         for each in commands:
             await self._run(wanted.namespace.partition(".")[0], each, INDEX_NOT_FOUND)
-        if missing and not await self._built(wanted.namespace, missing) and len(missing) > 1:
-            for alone in missing:
-                await self._built(wanted.namespace, [alone])
-
-    async def _built(self, namespace: str, indexes: Sequence[Mapping[str, Any]]) -> bool:
-        """Build indexes of the source, all or none; return whether the target could.
-
-        The source has built them with its present documents. The target's documents are older, or some are newer than
-        others, so that a value may occur twice or may not fit. Then a later comparison builds them.
-        """
-        try:
-            await self._run(
-                namespace.partition(".")[0], index_command(namespace, indexes, keeps_expiry=self.keeps_expiry)
-            )
-        except OperationFailure as error:
-            if is_transient(error):
-                raise
-            names = [str(each["name"]) for each in indexes]
-            _log.warning("The target cannot build indexes yet", namespace=namespace, indexes=names, error=str(error))
-            return False
-        return True
+        if missing and not builds:
+            self._ask_build(wanted.namespace)
+        elif missing:
+            await build_indexes(self._run, wanted.namespace, missing, keeps_expiry=self.keeps_expiry)
 
     async def _listed(self, end: End, deployment: Deployment) -> dict[str, Collection]:
         found = await repeated(lambda: end.listed(self._replication.filter, is_sharded=deployment.is_sharded))

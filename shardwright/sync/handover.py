@@ -221,6 +221,7 @@ async def _drain(parts: Parts, source: End, target: End) -> tuple[Timestamp, Tim
     applied = await source.advance()
     await parts.follower.wait_applied(applied)
     await parts.copier.wait_done()
+    await parts.catalog.wait_built()
     times = applied, await repeated(target.now)
     report = await parts.verifier.recheck(at(*times))
     if not parts.verifier.is_covered:

@@ -1,4 +1,4 @@
-"""Sharding collections at the target: shard keys, zones, and chunks that exist before the copy."""
+"""Indexes and sharding at the target: shard keys, zones, and chunks that exist before the copy."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -7,8 +7,8 @@ from bson import encode
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
-from shardwright.sync.ends import End, repeated
-from shardwright.sync.plan import Collection, index_at_target, value_at
+from shardwright.sync.ends import End, is_transient, repeated
+from shardwright.sync.plan import Collection, index_at_target, index_command, value_at
 from shardwright.wire import rawbson
 from shardwright.wire.logger import get_logger
 
@@ -22,6 +22,27 @@ _log = get_logger("sync.placing")
 
 Run = Callable[..., Awaitable[None]]
 """Runs a command on a database of the target; further arguments are the codes of harmless errors."""
+
+
+async def build_indexes(run: Run, namespace: str, indexes: Sequence[Mapping[str, Any]], *, keeps_expiry: bool) -> None:
+    """Build all indexes of the source that the target can build at present.
+
+    The source has built them with its present documents. The target's documents are older, or some are newer than
+    others, so that a value may occur twice or may not fit. Then a later comparison builds them.
+    """
+    command = index_command(namespace, indexes, keeps_expiry=keeps_expiry)
+    try:
+        await run(namespace.partition(".")[0], command)
+    except OperationFailure as error:
+        if is_transient(error):
+            raise
+        if len(indexes) > 1:
+            for alone in indexes:
+                await build_indexes(run, namespace, [alone], keeps_expiry=keeps_expiry)
+            return
+        _log.warning(
+            "The target cannot build an index yet", namespace=namespace, index=str(indexes[0]["name"]), error=str(error)
+        )
 
 
 async def shard(run: Run, collection: Collection) -> None:

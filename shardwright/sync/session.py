@@ -228,6 +228,7 @@ class Sync:
             running = [
                 tasks.create_task(parts.follower.read(parts.start)),
                 tasks.create_task(parts.follower.apply()),
+                tasks.create_task(parts.catalog.build_for_ever()),
                 tasks.create_task(self._record_for_ever(parts)),
                 tasks.create_task(self._watch_source(parts)),
                 tasks.create_task(self._compare_catalogs_for_ever(parts)),
@@ -285,6 +286,7 @@ class Sync:
         """Apply all changes of the source so far."""
         await parts.follower.wait_applied(await self._source.advance())
         await parts.copier.wait_done()
+        await parts.catalog.wait_built()
         async with parts.writer.lock:
             await parts.writer.retry_failures()
         await self._record(parts)

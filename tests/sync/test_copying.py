@@ -147,7 +147,7 @@ def test_a_rename_that_was_interrupted_is_repeated(renamed: tuple[str, ...], mon
     """The ranges that have the new name already are still copied; the ones of the replaced collection are not."""
     ranges = [a_range(each, "db.b" if each in renamed else "db.a", OURS) for each in ("1", "2")]
     replica = Replica(*ranges, a_range("3", "db.b", OTHER))
-    monkeypatch.setattr(Catalog, "match", done)
+    monkeypatch.setattr(Catalog, "_match", done)
     asyncio.run(replica.rename())
     for found in (replica.ranges.values(), replica.copier.ranges):
         left = {each["_id"]: (each["ns"], each["uuid"]) for each in found if not each["done"]}
@@ -157,7 +157,7 @@ def test_a_rename_that_was_interrupted_is_repeated(renamed: tuple[str, ...], mon
 def test_a_renamed_range_gets_the_present_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the repeated event would not recognize it."""
     replica = Replica(a_range("1", "db.a", b"before resharding"))
-    monkeypatch.setattr(Catalog, "match", done)
+    monkeypatch.setattr(Catalog, "_match", done)
     asyncio.run(replica.rename())
     assert replica.ranges["1"]["uuid"] == OURS
 
@@ -188,7 +188,7 @@ def test_the_range_of_a_collection_that_is_gone_waits_for_the_event(
     source = Source(*uuids)
     replica = Replica(a_range("1", "db.a", OURS), source=source)
     monkeypatch.setattr(Copier, "_read", done)
-    monkeypatch.setattr(Catalog, "match", done)
+    monkeypatch.setattr(Catalog, "_match", done)
     found = copy_piece(source, replica, is_renamed=is_renamed)
     assert not found["done"]
     if is_renamed:

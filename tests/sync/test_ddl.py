@@ -74,6 +74,16 @@ class Fakes:
 
         asyncio.run(run())
 
+    def build(self) -> None:
+        """Build the indexes of the applied changes."""
+
+        async def run() -> None:
+            building = asyncio.create_task(self.catalog.build_for_ever())
+            await self.catalog.wait_built()
+            building.cancel()
+
+        asyncio.run(run())
+
     async def _command(self, _: str, command: Mapping[str, Any]) -> None:
         self.commands.append({name: value for name, value in command.items() if name != "writeConcern"})
 
@@ -162,11 +172,11 @@ def test_the_event_of_a_resharding_is_followed() -> None:
     fakes = Fakes(KNOWN)
     fakes.present(SECOND)
     fakes.catalog.has_indexes = True
-    fakes.apply(
-        ddl("reshardCollection", FIRST, reshardUUID=SECOND), ddl("reshardCollection", FIRST, reshardUUID=SECOND)
-    )
+    event = ddl("reshardCollection", FIRST, reshardUUID=SECOND)
+    fakes.apply(event, event)
     assert fakes.catalog.namespaces == {SECOND: NS}
-    assert [next(iter(each)) for each in fakes.commands] == ["createIndexes"] * 2
+    fakes.build()
+    assert [next(iter(each)) for each in fakes.commands] == ["createIndexes"]
 
 
 def test_an_adopted_uuid_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +204,39 @@ def test_an_index_that_the_target_cannot_build_yet_does_not_stop_the_others() ->
 
     fakes.target.command = command
     wanted = Collection(NS, indexes=[{"name": "place", "key": {"place": "2dsphere"}}, {"name": "n", "key": {"n": 1}}])
-    asyncio.run(fakes.catalog._match_indexes(wanted, Collection(NS)))
+    asyncio.run(fakes.catalog._match_indexes(wanted, Collection(NS), builds=True))
     assert fakes.commands == [{"createIndexes": ["n"]}]
+
+
+def test_events_do_not_wait_for_an_index_build() -> None:
+    """The catch-up before a commit does."""
+    fakes = Fakes(KNOWN)
+    fakes.present(FIRST)
+    fakes.catalog.has_indexes = True
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def command(database: str, command: Mapping[str, Any]) -> None:
+        if "createIndexes" in command:
+            asked.set()
+            await ended.wait()
+        await fakes._command(database, command)
+
+    fakes.target.command = command
+
+    async def run() -> None:
+        building = asyncio.create_task(fakes.catalog.build_for_ever())
+        await fakes.catalog.apply(ddl("createIndexes", FIRST), fakes.copier)
+        await asked.wait()
+        built = asyncio.create_task(fakes.catalog.wait_built())
+        done, _ = await asyncio.wait((built,), timeout=0.1)
+        assert not done
+        assert fakes.commands == []
+        ended.set()
+        await built
+        building.cancel()
+
+    asyncio.run(run())
+    assert [each["indexes"] for each in fakes.commands] == [[{"name": "n", "key": {"n": 1}}]]
 
 
 class LongBuilds:
@@ -206,7 +247,7 @@ class LongBuilds:
         self.ended: list[str] = []
         self.most = 0
         self._released = {each: asyncio.Event() for each in names}
-        monkeypatch.setattr(Catalog, "match", lambda _, namespace: self._match(namespace))
+        monkeypatch.setattr(Catalog, "_match", lambda _, namespace, **__: self._match(namespace))
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition is true."""
@@ -256,7 +297,7 @@ def test_a_long_index_build_does_not_delay_other_collections(monkeypatch: pytest
 
 
 def test_few_collections_build_indexes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server builds only a few at a time, and the change stream needs one of these."""
+    """A server builds only a few at a time, and one of these is for the indexes of events."""
     names = [f"shop.c{each}" for each in range(10)]
     fakes = Fakes({each: Collection(each) for each in names})
     builds = LongBuilds(monkeypatch, *names)

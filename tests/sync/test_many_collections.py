@@ -122,7 +122,7 @@ def test_comparisons_read_the_indexes_of_some_collections_and_of_changed_ones(mo
         async def listed(self, *_: object, **__: object) -> list[Collection]:
             return list(ours.values())
 
-    async def match(self: Catalog, namespace: str) -> None:
+    async def match(self: Catalog, namespace: str, **_: object) -> None:
         matched.append(namespace)
 
     async def numbers(catalog: Catalog, indexes_max: int | None = None) -> list[int]:
@@ -143,7 +143,7 @@ def test_comparisons_read_the_indexes_of_some_collections_and_of_changed_ones(mo
         assert await numbers(catalog, 4) == [3, 4, 5, 6]
         assert await numbers(catalog, 40) == [0, 1, *range(3, 10)]
 
-    monkeypatch.setattr(Catalog, "match", match)
+    monkeypatch.setattr(Catalog, "_match", match)
     asyncio.run(run())
 
 
