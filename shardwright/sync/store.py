@@ -25,6 +25,7 @@ from pymongo.read_concern import ReadConcern
 from shardwright.sync.changes import Value
 from shardwright.sync.checkpoint import Agreement, Checkpoint, Session, agreement, is_change, recorded
 from shardwright.sync.ends import MAJORITY, USER_WRITES_BLOCKED, End, check_cancellation, is_transient, repeated
+from shardwright.sync.replication import shown_error
 from shardwright.wire import rawbson
 from shardwright.wire.logger import get_logger
 
@@ -354,14 +355,15 @@ class Store:
         for each in refused:
             kind, value = each.id
             key = {"sync": self.id, "ns": each.namespace, "id": bytes((kind,)) + value}
-            update = {"$set": {"code": each.code, "error": each.error}, "$inc": {"attempts": 1}}
+            text = shown_error(each.error)
+            update = {"$set": {"code": each.code, "error": text}, "$inc": {"attempts": 1}}
             await repeated(lambda key=key, update=update: stored.update_one({"_id": key}, update, upsert=True))  # type: ignore[misc]
             _log.warning(
                 "The target refused a document",
                 namespace=each.namespace,
                 id=shown(each.id),
                 code=each.code,
-                error=each.error,
+                error=text,
             )
 
     async def count_failures(self) -> int:

@@ -17,7 +17,7 @@ from shardwright.sync.api import LOOPBACK, Api
 from shardwright.sync.changes import Value, id_of
 from shardwright.sync.ends import End
 from shardwright.sync.preparing import Options
-from shardwright.sync.replication import Replication
+from shardwright.sync.replication import ERROR_MAX, Replication
 from shardwright.sync.session import Sync
 from shardwright.sync.store import Refusal, Store
 from shardwright.sync.writing import Writer
@@ -79,6 +79,18 @@ def test_refused_documents_are_counted_and_read_in_pieces(single: str) -> None:
         }
         assert (len(read), {each["_id"]["sync"] for each in read}) == (COUNT, {"b"})
         assert all((each["code"], each["error"], each["attempts"]) == (121, "refused", 1) for each in read)
+
+    run(single, check)
+
+
+def test_a_long_error_is_shortened(single: str) -> None:
+    """The error of a unique index has the key, which may be as long as the document."""
+
+    async def check(found: Store) -> None:
+        await found.note_failures([Refusal("db.long", IDS[0], 11000, "dup key: " + "x" * 17_000_000)])
+        [failure] = [each for each in await found.failures() if each["_id"]["ns"] == "db.long"]
+        assert len(failure["error"]) == ERROR_MAX + 1
+        await found.forget_failure(failure)
 
     run(single, check)
 
