@@ -30,6 +30,7 @@ from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.shown_locks import ShownLocks
 from shardwright.daemon.sidecar.sidecar import Sidecar, SidecarOptions
+from shardwright.daemon.sidecar.term_fence import reign_of_task
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.catalog.documents import CAPPED_BYTES, INDEXES, VersionEntry
 from shardwright.sharding.feature_version import EXTENSIONS, NEWEST
@@ -191,10 +192,10 @@ class ConfigServer:
 
     async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
         """Initialize the catalog and start the tasks of a primary."""
+        reign = reign_of_task()
+        assert reign is not None, "declared by the caller"
         backoff = Backoff(first_seconds=0.5, seconds_max=1.0)
-        cluster_id = await until_done(
-            partial(self._initialize_catalog, term), backoff, partial(self._note_failure, term)
-        )
+        cluster_id = await until_done(self._initialize_catalog, backoff, partial(self._note_failure, term))
         self._initialization_error = ""
         catalog = Catalog(self.sidecar.mongod, cluster_id, self._conflicts)
         self.census = ChunkCensus()
@@ -205,7 +206,7 @@ class ConfigServer:
         shown_locks = ShownLocks(catalog.update)
         shown_locks.begin(_PROCESS, term)
         self.current_term = Term(
-            number=term,
+            reign=reign,
             catalog=catalog,
             changelog=ChangeLog(self.sidecar.mongod, self.options.address),
             shards=shards,
@@ -226,8 +227,8 @@ class ConfigServer:
         self._announce_change()
         logger.info("The catalog is ready", term=term, cluster_id=str(cluster_id))
 
-    async def _initialize_catalog(self, term: int) -> ObjectId:
-        await self.sidecar.mongod.unanswered.wait_earlier_over(term)
+    async def _initialize_catalog(self) -> ObjectId:
+        await self.sidecar.mongod.unanswered.wait_earlier_over()
         return await initialize_catalog(self.sidecar.mongod)
 
     def _note_failure(self, term: int, error: BackendError | CommandError, retry_seconds: float) -> None:

@@ -303,7 +303,7 @@ class ShardServer:
                 TermRecovery(self._begin_locks),
                 TermTask(context.shown_locks.run),
                 FencedWrites(fence),
-                TermRecovery(mongod.unanswered.wait_earlier_over),
+                TermRecovery(lambda _: mongod.unanswered.wait_earlier_over()),
                 TermRecovery(lambda _: context.config_times.recover()),
                 self.transactions,
                 sessions,

@@ -17,6 +17,7 @@ from shardwright.configd.term.shard_clients import ShardClients, ShardHosts, han
 from shardwright.configd.term.term import FAIL_POINT_NAMES, RunningReshardings, Term
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
+from shardwright.daemon.sidecar.term_fence import Reign
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding_operation import ReshardingStatistics
 from shardwright.wire.errors import BackendError
@@ -131,7 +132,7 @@ async def in_process(
         catalog = Catalog(mongod, cluster_id)
         shards = ShardClients(nursery, pools, partial(gossip, mongod), trio.lowlevel.checkpoint)
         resources = Term(
-            number=term,
+            reign=Reign(term, 1),
             catalog=catalog,
             changelog=ChangeLog(mongod, "in-process:1"),
             shards=shards,

@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure
 
 from shardwright.configd.catalog.transactions import Commands
 from shardwright.daemon.sidecar.mongod import LocalMongod
+from shardwright.daemon.sidecar.term_fence import Reign
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.transport.pool import ConnectionPools
@@ -195,7 +196,7 @@ class PausedDaemon:
     def __init__(self, pools: ConnectionPools, socket_path: str, term: int, pause_before: int) -> None:
         self.term = term
         self._writes_left = pause_before
-        self._mongod = LocalMongod(pools, socket_path, "mongod:1", self._present_term)
+        self._mongod = LocalMongod(pools, socket_path, "mongod:1", self._present_reign)
 
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         if next(iter(command)) in WRITES:
@@ -204,8 +205,8 @@ class PausedDaemon:
                 self.term += 2
         return await self._mongod.command(db, command)
 
-    async def _present_term(self) -> int:
-        return self.term
+    async def _present_reign(self) -> Reign:
+        return Reign(self.term, 1)
 
 
 @pytest.mark.parametrize(("write", "chunks_left"), [(1, 1), (2, 0), (3, 1)])

@@ -11,6 +11,7 @@ from shardwright.configd.balancer.balancer import BalancerMetrics
 from shardwright.configd.config_server import ConfigServer
 from shardwright.daemon.metrics import Counter
 from shardwright.daemon.sidecar.sidecar import SidecarOptions
+from shardwright.daemon.sidecar.term_fence import Reign, working_for
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import BackendError, CommandError
 from tests.transports import new_transport
@@ -44,7 +45,7 @@ def test_a_step_down_meanwhile_is_no_error(
     async def main() -> None:
         options = SidecarOptions("h:1", "/nowhere", "h:2", 100)
         server = ConfigServer(options, new_transport(), Counter(), BalancerMetrics(), lambda: None)
-        with trio.move_on_after(30):
+        with trio.move_on_after(30), working_for(Reign(7, 1)):
             async with trio.open_nursery() as nursery:
                 await server.on_step_up(7, nursery)
         assert server.current_term is None

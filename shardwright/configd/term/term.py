@@ -21,7 +21,7 @@ from shardwright.configd.catalog.transactions import ChangeLog
 from shardwright.configd.term.shard_clients import ShardClients, ShardHosts
 from shardwright.daemon.fail_points import FailPoints
 from shardwright.daemon.shown_locks import ShownLocks
-from shardwright.daemon.sidecar.term_fence import working_for
+from shardwright.daemon.sidecar.term_fence import Reign, working_for
 from shardwright.daemon.single_flight import SingleFlight
 from shardwright.sharding.resharding_operation import ReshardingStatistics
 from shardwright.wire.error_codes import ErrorCode
@@ -352,7 +352,7 @@ class Term:
     """One term as primary.
 
     Attributes:
-        number: the number of the election, which grows with each.
+        reign: the part of the term in which this daemon works as primary.
         shard_hosts: updates the hosts in the shards' entries.
         migrations: unanswered requests to donors, by their bytes; an identical request waits for the same answer.
         user_write_blocks: the coordinator that sets the user write block mode, if one runs, by its session.
@@ -364,7 +364,7 @@ class Term:
     def __init__(
         self,
         *,
-        number: int,
+        reign: Reign,
         catalog: Catalog,
         changelog: ChangeLog,
         shards: ShardClients,
@@ -376,7 +376,7 @@ class Term:
         config_servers: Callable[[], ConnectionString],
         fail_points: FailPoints,
     ) -> None:
-        self.number = number
+        self.reign = reign
         self.catalog = catalog
         self.changelog = changelog
         self.shards = shards
@@ -394,10 +394,15 @@ class Term:
         self._operations: set[trio.CancelScope] = set()
         self._is_over = False
 
+    @property
+    def number(self) -> int:
+        """The number of the election, which grows with each."""
+        return self.reign.term
+
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work``, which is interrupted when the term ends; returns its result.
 
-        Its commands to the mongod run in this term only, even if the daemon is paused and the mongod is elected again.
+        Its commands to the mongod run in this reign only, even if the daemon is paused and the mongod is elected again.
 
         Raises:
             CommandError: InterruptedDueToReplStateChange, or an error of ``work``.
@@ -405,7 +410,7 @@ class Term:
         scope = trio.CancelScope()
         self._operations.add(scope)
         try:
-            with scope, working_for(self.number):
+            with scope, working_for(self.reign):
                 if self._is_over:
                     scope.cancel()
                 return await work()

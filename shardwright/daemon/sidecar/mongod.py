@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import encode
 from bson.timestamp import Timestamp
 
-from shardwright.daemon.sidecar.term_fence import TermFence, UnansweredCommands, check_term, term_of_task
+from shardwright.daemon.sidecar.term_fence import Reign, TermFence, UnansweredCommands, check_term, reign_of_task
 from shardwright.daemon.sidecar.user_write_block import BYPASS, GlobalLock
 from shardwright.wire.cursor_batch import id_in_reply
 from shardwright.wire.errors import CommandError, check_writes
@@ -37,13 +37,14 @@ class LocalMongod:
     Methods that access mongod raise BackendError if it does not answer.
 
     Args:
-        present_term: returns the mongod's current term as primary; None if no task works for a term.
+        present_reign: returns the daemon's current reign, None if the mongod is not primary; not needed if no task
+            works for a reign.
 
     Attributes:
         address: its address in its replica set's configuration (`SidecarOptions.mongod_address`).
         pool: the daemon's own connections; clients have separate ones (`daemon.sidecar.mongod`).
         fence: makes mongod refuse writes sent in an earlier term, if the daemon uses one.
-        unanswered: commands of terms that mongod may still execute.
+        unanswered: commands of reigns that mongod may still execute.
         global_lock: turns between changes that need mongod's global lock and clients' transactions.
     """
 
@@ -52,13 +53,13 @@ class LocalMongod:
         pools: ConnectionPools,
         socket_path: str,
         address: str,
-        present_term: Callable[[], Awaitable[int | None]] | None = None,
+        present_reign: Callable[[], Awaitable[Reign | None]] | None = None,
     ) -> None:
         self.socket_path = socket_path
         self.address = address
         self.pool = pools[socket_path]
         self._pools = pools
-        self._present_term = present_term
+        self._present_reign = present_reign
         self.fence: TermFence | None = None
         self.unanswered = UnansweredCommands(self.pool)
         self.global_lock = GlobalLock()
@@ -87,29 +88,29 @@ class LocalMongod:
     async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its decoded reply. It may write even if the writes of users are blocked.
 
-        For a task that works for a term (`daemon.sidecar.term_fence`), the command runs in that term only. It is not
-        sent if the term is over, and fails if its reply shows that it ran in another term.
+        For a task that works for a reign (`daemon.sidecar.term_fence`), the command runs in its term only. It is not
+        sent if the reign is over, and fails if its reply shows that it ran in another term.
 
         Raises:
-            CommandError: the reply has ``ok: 0``; InterruptedDueToReplStateChange, the term is over.
+            CommandError: the reply has ``ok: 0``; InterruptedDueToReplStateChange, the reign is over.
         """
-        term = term_of_task()
-        if term is None:
+        reign = reign_of_task()
+        if reign is None:
             return await self.pool.command(db, {**command, BYPASS: True})
-        reply = await self._command_of(term, db, command)
+        reply = await self._command_of(reign, db, command)
         metadata = reply.pop(REPLICATION_DATA, None)
         if metadata is not None:
-            check_term(term, metadata["term"])
+            check_term(reign.term, metadata["term"])
         return reply
 
     @may_run_in_reactor
-    async def _command_of(self, term: int, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the term after all waiting is done, since the daemon may be paused during any wait; then send."""
+    async def _command_of(self, reign: Reign, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the reign after all waiting is done, since the daemon may be paused during any wait; then send."""
         frame = op_msg(encode({**command, BYPASS: True, REPLICATION_DATA: 1, "$db": db}), request_id=next_request_id())
         connection = await self.pool.borrow()
         try:
             await self.check_term_before()
-            with self.unanswered.noted(connection, term):
+            with self.unanswered.noted(connection, reign):
                 answer = await connection.exchange(frame)
         finally:
             self.pool.give_back(connection)
@@ -120,18 +121,18 @@ class LocalMongod:
 
     @may_run_in_reactor
     async def check_term_before(self) -> None:
-        """Check that the term for which this task works, if any, is the current one.
+        """Check that the reign for which this task works, if any, is the current one.
 
         Nothing is awaited between the last reading of the clock and the return.
 
         Raises:
-            CommandError: InterruptedDueToReplStateChange, the term is over.
+            CommandError: InterruptedDueToReplStateChange, the reign is over.
         """
-        term = term_of_task()
-        if term is not None:
+        reign = reign_of_task()
+        if reign is not None:
             await in_own_task()
-            assert self._present_term is not None
-            check_term(term, await self._present_term())
+            assert self._present_reign is not None
+            check_term(reign, await self._present_reign())
 
     async def operation_time(self) -> Timestamp:
         """Return a time at or after every answered write; errors as `command`."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from shardwright.daemon.sidecar.hello import HelloMirror
-from shardwright.daemon.sidecar.term_fence import working_for
+from shardwright.daemon.sidecar.term_fence import Reign, working_for
 from shardwright.wire.logger import get_logger
 
 PAUSE_SECONDS_MAX: Final = 1.0
@@ -64,6 +64,7 @@ class RoleCertainty:
         self._pauses = 0
         self._is_doubted = False
         self._settled: int | None = None
+        self._role_changes = 0
         self._change = trio.Event()
         self._asking = trio.Lock()
         self._catch_up: Callable[[], Awaitable[None]] | None = None
@@ -109,6 +110,7 @@ class RoleCertainty:
     def end_role(self) -> None:
         """Record a change of role: nothing is settled, and waits for events of the previous role are cancelled."""
         self._settled = _IN_BETWEEN
+        self._role_changes += 1
         for scope in tuple(self._scopes):
             scope.cancel()
 
@@ -120,11 +122,19 @@ class RoleCertainty:
             else:
                 await self._change.wait()
 
-    async def present_term(self) -> int | None:
-        """Return the term in which the mongod is primary, None if it is not; requests a hello from it after a pause."""
+    async def present_reign(self) -> Reign | None:
+        """Return the reign, None if the mongod is not primary; requests a hello from it after a pause.
+
+        Until the daemon has stepped up, this is a reign that ends at the step-up.
+        """
         while self._is_in_doubt():
             await self._ask()
-        return self._mirror.term
+        return self.reign()
+
+    def reign(self) -> Reign | None:
+        """Return the reign according to the last hello."""
+        term = self._mirror.term
+        return None if term is None else Reign(term, self._role_changes)
 
     async def run(self) -> None:
         """Check the clock until cancelled."""
@@ -190,7 +200,7 @@ async def follow_role(mirror: HelloMirror, certainty: RoleCertainty, hooks: Role
             continue
         logger.info("Became primary", term=term)
         certainty.end_role()
-        with working_for(term):
+        with working_for(certainty.reign()):
             await _run_term(mirror, certainty, hooks, term)
         certainty.settle(None)
         logger.info("Stepped down", term=term)

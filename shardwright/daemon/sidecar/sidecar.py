@@ -191,7 +191,7 @@ class Sidecar:
         self._timeouts = pools.transport.timeouts
         self.mirror = HelloMirror(mongod_address, address, extensions, cluster_role)
         self.certainty = RoleCertainty(self.mirror, self._ask_hello)
-        self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_term)
+        self.mongod = LocalMongod(pools, mongod_socket, mongod_address, self.certainty.present_reign)
         self.address = address
         self._registration = _Registration(self.mongod, self.mirror, address)
         self._primary_watch = PrimaryWatch(self.mongod, self.mirror, pools, self._timeouts)

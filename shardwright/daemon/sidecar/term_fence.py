@@ -7,16 +7,18 @@ which is replicated. From then on mongod refuses all lower numbers (TransactionT
 write. The number also identifies the process, so that writes left in mongod's socket by a killed daemon are refused
 too.
 
-A task may continue for a moment in a later term than it was started in, until it is cancelled. It declares its term,
-child tasks inherit the declaration, and `daemon.sidecar.mongod` sends none of its commands in another term. A command
-that was already sent when its task was cancelled may still be executed, because mongod reads arrived data before it
-detects that a connection was closed. So a term waits until mongod has closed every connection with an unanswered
-command of an earlier term.
+A daemon that loses its mongod steps down. It may find the mongod primary in the same term again, and then begins
+another `Reign` of that term, from the persisted state alone. A task may continue for a moment after the end of the
+reign in which it was started, until it is cancelled. It declares its reign, child tasks inherit the declaration, and
+`daemon.sidecar.mongod` sends none of its commands in another reign. A command that was already sent when its task was
+cancelled may still be executed, because mongod reads arrived data before it detects that a connection was closed. So a
+reign waits until mongod has closed every connection with an unanswered command of an earlier one.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
@@ -39,7 +41,21 @@ if TYPE_CHECKING:
 
 logger = get_logger("daemon.sidecar.term_fence")
 
-_TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """The time from a step-up of the daemon to its next step-down, in one term of its mongod.
+
+    Attributes:
+        term: the mongod's term.
+        number: higher than in all earlier reigns of this process.
+    """
+
+    term: int
+    number: int
+
+
+_REIGN: Final[ContextVar[Reign | None]] = ContextVar("reign", default=None)
 
 FAILED: Final = b"\x01ok\0" + bytes(8)
 """A failed command's reply begins with ``ok: 0``, a mongod's as well as a daemon's."""
@@ -49,22 +65,28 @@ BODY_ELEMENTS_AT: Final = 25
 
 
 @contextmanager
-def working_for(term: int | None) -> Iterator[None]:
-    """Declare, for the block, that this task works for a term; None means for no particular term."""
-    token = _TERM.set(term)
+def working_for(reign: Reign | None) -> Iterator[None]:
+    """Declare, for the block, that this task works for a reign; None means for no particular one."""
+    token = _REIGN.set(reign)
     try:
         yield
     finally:
-        _TERM.reset(token)
+        _REIGN.reset(token)
+
+
+def reign_of_task() -> Reign | None:
+    """Return the reign for which this task works; None for no particular one."""
+    return _REIGN.get()
 
 
 def term_of_task() -> int | None:
     """Return the term for which this task works; None for no particular term."""
-    return _TERM.get()
+    reign = _REIGN.get()
+    return None if reign is None else reign.term
 
 
-def check_term(expected: int | None, found: int | None) -> None:
-    """Check that the expected term is still the current one (InterruptedDueToReplStateChange)."""
+def check_term(expected: Reign | int | None, found: Reign | int | None) -> None:
+    """Check that the expected term, or reign, is still the current one (InterruptedDueToReplStateChange)."""
     if expected != found:
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
 
@@ -100,7 +122,7 @@ class FencedMongod(Protocol):
         """Run a write command unchanged."""
 
     async def check_term_before(self) -> None:
-        """Refuse a write of a term that is over."""
+        """Refuse a write of a reign that is over."""
 
 
 class TermFence:
@@ -222,41 +244,46 @@ _POLL_SECONDS: Final = 0.02
 
 
 class UnansweredCommands:
-    """The connections on which a command of a term waits for its reply, or was left unanswered."""
+    """The connections on which a command of a reign waits for its reply, or was left unanswered."""
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
-        self._terms: dict[tuple[str, int], int] = {}
+        self._reigns: dict[tuple[str, int], Reign] = {}
 
     @contextmanager
-    def noted(self, connection: Connection, term: int) -> Iterator[None]:
+    def noted(self, connection: Connection, reign: Reign) -> Iterator[None]:
         """Record a command that is sent and answered in the block; if the block fails, it counts as unanswered."""
         key = _process_of(connection), connection.hello["connectionId"]
-        self._terms[key] = term
+        self._reigns[key] = reign
         yield
-        del self._terms[key]
+        del self._reigns[key]
 
-    async def wait_earlier_over(self, term: int) -> None:
-        """Kill commands of earlier terms, and wait until mongod cannot execute any more of them.
+    async def wait_earlier_over(self) -> None:
+        """Kill commands of reigns before this task's, and wait until mongod cannot execute any more of them.
+
+        The commands of its own reign continue, even if a failed attempt to take over has sent them.
 
         Raises:
             CommandError: mongod refuses to list its operations.
             BackendError: it does not answer.
         """
-        while earlier := {key for key, sent_in in self._terms.items() if sent_in < term}:
+        present = reign_of_task()
+        assert present is not None, "only the work of a reign has earlier reigns"
+        while earlier := {key: reign for key, reign in self._reigns.items() if reign.number < present.number}:
             connection = await self._pool.borrow()
             try:
                 process = _process_of(connection)
                 open_now = await _connections(connection, [number for _, number in earlier])
                 for key in earlier:
                     if key[0] != process or key[1] not in open_now:
-                        del self._terms[key]
+                        del self._reigns[key]
                 for operation_id in filter(None, open_now.values()):
                     await connection.command("admin", {"killOp": 1, "op": operation_id})
             finally:
                 self._pool.give_back(connection)
             if open_now:
-                logger.info("Waiting for commands of an earlier term", connections=sorted(open_now))
+                terms = sorted({reign.term for reign in earlier.values()})
+                logger.info("Waiting for commands sent before the step-up", connections=sorted(open_now), terms=terms)
                 await trio.sleep(_POLL_SECONDS)
 
 

@@ -210,10 +210,10 @@ async def run_command(
         client.allow_interruption()
     command.check_database(request)
     if command.primary_only:
-        term = await context.sidecar.certainty.present_term()
-        if term is None:
+        reign = await context.sidecar.certainty.present_reign()
+        if reign is None:
             raise CommandError(ErrorCode.NotWritablePrimary, "not primary")
-        with working_for(term), context.sidecar.certainty.while_role_lasts():
+        with working_for(reign), context.sidecar.certainty.while_role_lasts():
             return await _run(command, shard, request)
         raise CommandError(ErrorCode.InterruptedDueToReplStateChange, "operation was interrupted")
     return await _run(command, shard, request)

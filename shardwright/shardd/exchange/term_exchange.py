@@ -27,7 +27,7 @@ import trio
 
 from shardwright.daemon.sidecar.mongod import LocalMongod, Upstream
 from shardwright.daemon.sidecar.sidecar import Sidecar
-from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, has_failed, take_term, working_for
+from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, check_term, has_failed, take_term, working_for
 from shardwright.sharding.clock import VectorTime
 from shardwright.sharding.pipelines.pipeline import INVOLVED_NAMESPACES
 from shardwright.sharding.transaction_protocol import MAY_CHANGE_OWNER
@@ -237,7 +237,9 @@ class TermExchange:
         """
         if self._must_report_term:
             await in_own_task()
-            with working_for(self._term):
+            reign = await self._sidecar.certainty.present_reign()
+            check_term(self._term, reign and reign.term)
+            with working_for(reign):
                 await self._sidecar.mongod.command("admin", {"ping": 1})
 
     @may_run_in_reactor

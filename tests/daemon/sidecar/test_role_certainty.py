@@ -9,7 +9,7 @@ from bson import ObjectId
 
 from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import PAUSE_SECONDS_MAX, SECONDARY_PAUSE_SECONDS_MAX, RoleCertainty
-from shardwright.daemon.sidecar.term_fence import term_of_task, working_for
+from shardwright.daemon.sidecar.term_fence import Reign, term_of_task, working_for
 
 PROCESS = ObjectId()
 
@@ -124,8 +124,8 @@ def test_catching_up_is_not_part_of_the_term_of_the_task_that_notices_the_pause(
         terms.append(term_of_task())
 
     async def work() -> None:
-        with working_for(3):
-            assert await world.certainty.present_term() is None
+        with working_for(Reign(3, 0)):
+            assert await world.certainty.present_reign() is None
 
     world.certainty.catch_up_by(catch_up)
     world.answer = secondary(2)
@@ -156,10 +156,10 @@ def test_another_term_is_known_but_not_settled(world: World) -> None:
     world.pause()
     world.answer = hello(2, term=5)
 
-    async def present_term() -> None:
-        assert await world.certainty.present_term() == 5
+    async def present_reign() -> None:
+        assert await world.certainty.present_reign() == Reign(5, 0)
 
-    run(present_term)
+    run(present_reign)
     assert not world.certainty.is_certain
     world.certainty.settle(5)
     assert world.certainty.is_certain

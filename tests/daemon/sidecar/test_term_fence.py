@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from shardwright.daemon.sidecar.mongod import REPLICATION_DATA, LocalMongod
-from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, TermFence, take_term, working_for
+from shardwright.daemon.sidecar.term_fence import ASK_FOR_TERM, Reign, TermFence, take_term, working_for
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
 from shardwright.wire.message import OpMsg, op_msg, with_checksum
@@ -52,7 +52,7 @@ class AnyTerm(LocalMongod):
 async def begin(mongod: LocalMongod, term: int) -> None:
     assert mongod.fence is not None
     mongod.fence.end()
-    with working_for(term):
+    with working_for(Reign(term, 1)):
         await mongod.fence.begin(term)
 
 
@@ -65,13 +65,47 @@ def test_a_write_of_an_earlier_term_is_not_executed(lone: LoneMongod, write: dic
         await mongod.pool.command("config", {"insert": "fenced", "documents": [{"_id": 0}]})
         await begin(sleeping, 2)
         await begin(other, later_term)  # in the same term: by a daemon that was started after the first was killed
-        with working_for(2), pytest.raises(CommandError) as caught:
+        with working_for(Reign(2, 1)), pytest.raises(CommandError) as caught:
             await sleeping.write("config", write)
         assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
         found = await mongod.pool.command("config", {"find": "fenced"})
         assert found["cursor"]["firstBatch"] == [{"_id": 0}]
-        with working_for(later_term):
+        with working_for(Reign(later_term, 1)):
             assert (await other.write("config", write)).get("n", 1) == 1
+
+    lone.run(check)
+
+
+class Delaying(AnyTerm):
+    """Delays inserts until a later reign has begun."""
+
+    def __init__(self, mongod: LocalMongod) -> None:
+        super().__init__(mongod)
+        self.has_begun = trio.Event()
+
+    async def command(self, db: str, command: Mapping[str, Any]) -> dict[str, Any]:
+        if "insert" in command:
+            await self.has_begun.wait()
+        return await super().command(db, command)
+
+
+def test_a_write_is_not_executed_in_a_later_reign_of_the_same_term(lone: LoneMongod) -> None:
+    async def check(mongod: LocalMongod) -> None:
+        here = Delaying(mongod)
+        await begin(here, 4)
+
+        async def write() -> None:
+            with working_for(Reign(4, 1)), pytest.raises(CommandError) as caught:
+                await here.write("config", {"insert": "delayed", "documents": [DOCUMENT]})
+            assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.testing.wait_all_tasks_blocked()
+            await begin(here, 4)
+            here.has_begun.set()
+        found = await mongod.pool.command("config", {"find": "delayed"})
+        assert found["cursor"]["firstBatch"] == []
 
     lone.run(check)
 
@@ -81,7 +115,7 @@ def test_every_write_of_a_term_is_executed_once(lone: LoneMongod) -> None:
         here = AnyTerm(mongod)
         await begin(here, 5)
         count = {"q": {"_id": "counter"}, "u": {"$inc": {"n": 1}}, "upsert": True}
-        with working_for(5):
+        with working_for(Reign(5, 1)):
             await here.write("config", {"insert": "counted", "documents": [{"_id": each} for each in range(1_500)]})
 
             async def count_some() -> None:
@@ -107,7 +141,7 @@ def test_writes_wait_for_their_term_to_begin(lone: LoneMongod) -> None:
         ended: list[CommandError] = []
 
         async def write(term: int) -> None:
-            with working_for(term):
+            with working_for(Reign(term, 1)):
                 try:
                     await here.write("config", {"insert": "waiting", "documents": [{"_id": term}]})
                 except CommandError as error:
@@ -117,7 +151,7 @@ def test_writes_wait_for_their_term_to_begin(lone: LoneMongod) -> None:
             nursery.start_soon(write, 6)
             nursery.start_soon(write, 7)
             await trio.testing.wait_all_tasks_blocked()
-            with working_for(7):
+            with working_for(Reign(7, 1)):
                 await here.fence.begin(7)
         assert [each.code for each in ended] == [ErrorCode.InterruptedDueToReplStateChange]
         found = await mongod.pool.command("config", {"find": "waiting"})

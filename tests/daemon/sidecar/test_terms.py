@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from shardwright.daemon.sidecar.hello import HelloMirror
 from shardwright.daemon.sidecar.role_certainty import RoleCertainty, follow_role
+from shardwright.daemon.sidecar.term_fence import Reign, reign_of_task
 
 PROCESS = ObjectId()
 
@@ -72,6 +73,48 @@ def test_losing_mongod_counts_as_a_step_down() -> None:
 def test_a_new_term_is_a_new_step_up_even_without_a_pause() -> None:
     events = events_of(lambda mirror: observe(mirror, 1, 3), lambda mirror: observe(mirror, 2, 4))
     assert events == ["up 3", "work of 3 cancelled", "down", "up 4"]
+
+
+def test_finding_mongod_again_in_the_same_term_is_a_new_step_up() -> None:
+    events = events_of(lambda mirror: observe(mirror, 1, 3), HelloMirror.lose, lambda mirror: observe(mirror, 1, 3))
+    assert events == ["up 3", "work of 3 cancelled", "down", "up 3"]
+
+
+class Declaring(Recorder):
+    """Hooks that record the reigns for which their term's work is declared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reigns: list[Reign | None] = []
+
+    async def on_step_up(self, term: int, nursery: trio.Nursery) -> None:
+        self.reigns.append(reign_of_task())
+
+
+def test_each_step_up_begins_another_reign() -> None:
+    hooks, between, present = Declaring(), list[Reign | None](), list[Reign | None]()
+
+    async def main() -> None:
+        mirror = HelloMirror("m:1", "d:1")
+        certainty = RoleCertainty(mirror, trio.sleep_forever)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_role, mirror, certainty, hooks)
+            for _ in range(2):
+                await wait_all_tasks_blocked()
+                observe(mirror, 1, 3)
+                between.append(await certainty.present_reign())
+                await wait_all_tasks_blocked()
+                present.append(await certainty.present_reign())
+                mirror.lose()
+                assert await certainty.present_reign() is None
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert present == hooks.reigns
+    reigns = [each for pair in zip(between, present, strict=True) for each in pair if each is not None]
+    assert [each.term for each in reigns] == [3] * 4
+    numbers = [each.number for each in reigns]
+    assert numbers == sorted(set(numbers))
 
 
 def test_a_change_that_does_not_affect_the_primary_calls_no_hook() -> None:

@@ -1,5 +1,6 @@
-"""Commands left unanswered at the end of a term are finished before the next term begins."""
+"""Commands left unanswered at the end of a reign are finished before the next one begins."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,7 @@ import trio.testing
 
 from bench.mongods import primary_mongod
 from shardwright.daemon.sidecar.mongod import LocalMongod
-from shardwright.daemon.sidecar.term_fence import working_for
+from shardwright.daemon.sidecar.term_fence import Reign, working_for
 from shardwright.deploy.mongod import find_mongod
 from shardwright.deploy.ports import PortReservation
 from shardwright.deploy.topology import ProcessPlan, Role
@@ -25,24 +26,26 @@ from tests.transports import new_transport
 if TYPE_CHECKING:
     from pathlib import Path
 
-TERM = 1
-"""The first term of a replica set."""
+BEFORE = Reign(1, 1)
+"""In the first term of a replica set."""
+
+LATER = pytest.mark.parametrize("later", [Reign(1, 3), Reign(2, 3)], ids=["in the same term", "in a later term"])
 
 
 class StoppableMongod(LoneMongod):
-    """A separate mongod, in a daemon's term that does not end by itself."""
+    """A separate mongod, in a daemon's reign that does not end by itself."""
 
     pid: int
 
     @asynccontextmanager
     async def local(self) -> AsyncIterator[LocalMongod]:
-        async def present_term() -> int:
-            return TERM
+        async def present_reign() -> Reign:
+            return BEFORE
 
         async with trio.open_nursery() as nursery:
             pools = ConnectionPools(new_transport(), lambda: handshake_document("tests"))
             nursery.start_soon(pools.run)
-            yield LocalMongod(pools, self.socket, self.address, present_term)
+            yield LocalMongod(pools, self.socket, self.address, present_reign)
             nursery.cancel_scope.cancel()
 
 
@@ -87,58 +90,79 @@ async def locked_out(mongod: LocalMongod, name: str) -> AsyncIterator[trio.Cance
 
 
 async def begin(mongod: LocalMongod, name: str) -> None:
-    with working_for(TERM):
+    with working_for(BEFORE):
         await mongod.command("left", {"create": name})
 
 
-def test_unread_commands_are_executed_before_the_next_term(lone: StoppableMongod) -> None:
+@LATER
+def test_unread_commands_are_executed_before_the_next_reign(lone: StoppableMongod, later: Reign) -> None:
+    unread = f"unread{later.term}"
+
     async def check(mongod: LocalMongod) -> None:
-        await begin(mongod, "first")  # so that there is a connection
+        await begin(mongod, f"first{later.term}")  # so that there is a connection
         with paused(lone.pid):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(begin, mongod, "unread")
+                nursery.start_soon(begin, mongod, unread)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
-        await mongod.unanswered.wait_earlier_over(TERM + 1)
+        with working_for(later):
+            await mongod.unanswered.wait_earlier_over()
         # Its connection is closed, and mongod has executed it all the same.
-        assert await exists(mongod, "unread")
+        assert await exists(mongod, unread)
 
     lone.run(check)
 
 
-def test_running_commands_are_killed(lone: StoppableMongod) -> None:
+@LATER
+def test_running_commands_are_killed(lone: StoppableMongod, caplog: pytest.LogCaptureFixture, later: Reign) -> None:
     async def check(mongod: LocalMongod) -> None:
         async with locked_out(mongod, "killed") as task:
             task.cancel()
-            with trio.CancelScope(shield=True):
-                await mongod.unanswered.wait_earlier_over(TERM + 1)
+            with trio.CancelScope(shield=True), working_for(later):
+                await mongod.unanswered.wait_earlier_over()
                 assert not await is_under_way(mongod, "killed")
         assert not await exists(mongod, "killed")
 
-    lone.run(check)
+    with caplog.at_level(logging.INFO):
+        lone.run(check)
+    waits = [vars(each)["fields"] for each in caplog.records if each.message.startswith("Waiting for commands")]
+    assert waits
+    assert all(len(each["connections"]) == 1 and each["terms"] == [BEFORE.term] for each in waits)
 
 
-def test_commands_of_the_current_term_are_not_waited_for(lone: StoppableMongod) -> None:
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_commands_of_the_current_reign_are_not_waited_for(lone: StoppableMongod, is_abandoned: bool) -> None:
+    """Some belong to tasks that began before this step of the take-over, others to an attempt that failed."""
+    name = f"of_this_reign{is_abandoned}"
+
     async def check(mongod: LocalMongod) -> None:
-        async with locked_out(mongod, "of_this_term"):
-            await mongod.unanswered.wait_earlier_over(TERM)
-        assert await exists(mongod, "of_this_term")
+        async with locked_out(mongod, name) as task:
+            if is_abandoned:
+                task.cancel()
+            with trio.CancelScope(shield=True), working_for(BEFORE):
+                await mongod.unanswered.wait_earlier_over()
+                assert await is_under_way(mongod, name)
+        while True:
+            if await exists(mongod, name):
+                break
+            await trio.sleep(0.02)
 
     lone.run(check)
 
 
 class SlowPool:
-    """A pool in which waiting for a connection takes long enough for two elections."""
+    """A pool in which waiting for a connection takes long enough for another reign to begin."""
 
-    def __init__(self) -> None:
-        self.term = TERM
+    def __init__(self, later: Reign) -> None:
+        self.reign = BEFORE
+        self._later = later
         self.sent: list[bytes] = []
         self.is_closed = False
         self.hello: Mapping[str, Any] = {"topologyVersion": {"processId": 1}, "connectionId": 1}
 
     async def borrow(self) -> "SlowPool":
         await trio.lowlevel.checkpoint()
-        self.term = TERM + 2
+        self.reign = self._later
         return self
 
     def give_back(self, connection: "SlowPool") -> None:
@@ -152,13 +176,14 @@ class SlowPool:
         return cast("Pool", self)
 
 
-def test_nothing_is_sent_after_a_wait_in_which_the_term_ended() -> None:
-    pool = SlowPool()
+@LATER
+def test_nothing_is_sent_after_a_wait_in_which_the_reign_ended(later: Reign) -> None:
+    pool = SlowPool(later)
 
-    async def present_term() -> int:
-        return pool.term
+    async def present_reign() -> Reign:
+        return pool.reign
 
-    mongod = LocalMongod(cast("ConnectionPools", pool), "/mongod", "m:1", present_term)
+    mongod = LocalMongod(cast("ConnectionPools", pool), "/mongod", "m:1", present_reign)
     with pytest.raises(CommandError) as caught:
         trio.run(begin, mongod, "too_late")
     assert caught.value.code == ErrorCode.InterruptedDueToReplStateChange
