@@ -37,6 +37,8 @@ from shardwright.wire.transport.pool import ConnectionPools
 from shardwright.wire.transport.replica_set import ReplicaSetClient
 from tests.configd.catalog_user import CatalogUser
 from tests.configd.fake_shard import FakeShard, fake_shards
+from tests.configd.in_process import InProcess
+from tests.configd.test_time_limits import SHARD_LIMIT_MS, run_in_process, slow_down
 from tests.integration.waiting import eventually
 from tests.shardd.mini_cluster import Member, Set
 from tests.transports import new_transport
@@ -78,6 +80,18 @@ def test_it_is_raised_when_all_know_it(catalog: CatalogUser, versions: Any) -> N
     assert version(versions) == NEWEST
     [change] = catalog.config.changelog.find({"what": "finishUpgrade"}).sort("time", -1).limit(1)
     assert change["details"] == {"from": 1, "to": NEWEST}
+
+
+@pytest.mark.usefixtures("versions")
+def test_a_time_limit_does_not_keep_a_raised_version_from_the_log(catalog: CatalogUser, config_set: Set) -> None:
+    before = catalog.config.changelog.count_documents({"what": "finishUpgrade"})
+
+    async def body(server: InProcess) -> None:
+        slow_down(server, SHARD_LIMIT_MS)
+        assert await server.run({**COMMAND, "maxTimeMS": SHARD_LIMIT_MS})
+
+    run_in_process(config_set, body)
+    assert catalog.config.changelog.count_documents({"what": "finishUpgrade"}) == before + 1
 
 
 def test_a_daemon_of_the_release_before_prevents_it(

@@ -123,8 +123,9 @@ async def _switch(operation: Operation, *, mode: str, action: str) -> None:
             document = await transaction.find_one("settings", {"_id": key})
             transaction.put("settings", [{**(document or {"_id": key}), **settings}])
 
-    await operation.term.catalog.transaction(work)
-    await operation.term.changelog.log_action(action, {}, client_address=operation.client_address)
+    async with operation.committing():
+        await operation.term.catalog.transaction(work)
+        await operation.term.changelog.log_action(action, {}, client_address=operation.client_address)
 
 
 async def balancer_collection_status(operation: Operation) -> dict[str, Any]:
@@ -274,7 +275,7 @@ async def update_zone_key_range(operation: Operation) -> dict[str, Any]:
         transaction.put("tags", [entry.to_document()])
 
     catalog = operation.term.catalog
-    async with operation.term.locks.hold(f"ns:{namespace}", "zones"):
+    async with operation.committing(f"ns:{namespace}", "zones"):
         await finish_renames(catalog, str(namespace))
         if (document := await catalog.find_by_id("collections", str(namespace))) is not None:
             await refine_zones(catalog, CollectionEntry.from_document(document))
@@ -300,7 +301,7 @@ async def remove_tags(operation: Operation) -> dict[str, Any]:
         raise CommandError(_NOT_RETRYABLE, f"{operation.name} must be run as a retryable write")
 
     catalog = operation.term.catalog
-    async with operation.term.locks.hold("zones"):
+    async with operation.committing("zones"):
         await execute_once(catalog.mongod, session, partial(catalog.delete, "tags", {"ns": namespace}))
     return {}
 

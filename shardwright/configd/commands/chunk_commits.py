@@ -142,10 +142,10 @@ async def commit_chunk_split(operation: Operation) -> dict[str, Any]:
         }
         return reply, whole, changes, before
 
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         reply, whole, changes, before = await operation.term.catalog.transaction(work)
-    if whole is not None:
-        await _log(operation, namespace, whole, changes.written, before)
+        if whole is not None:
+            await _log(operation, namespace, whole, changes.written, before)
     return reply
 
 
@@ -237,18 +237,18 @@ async def commit_chunks_merge(operation: Operation) -> dict[str, Any]:
         chunks.write(changes)
         return await chunks.shard_version_after(shard, changes), changes, before, merged
 
-    async with operation.term.locks.hold(f"ns:{namespace}"):
+    async with operation.committing(f"ns:{namespace}"):
         version, changes, before, merged = await operation.term.catalog.transaction(work)
-    for whole in changes.written:
-        details = {
-            "prevShardVersion": before.to_document(),
-            "mergedVersion": whole.version.to_document(),
-            "owningShard": shard,
-            "min": decode_document(merged.min),
-            "max": decode_document(merged.max),
-            "numChunks": len(changes.deleted) + 1,
-        }
-        await operation.log_changes("merge", namespace, details)
+        for whole in changes.written:
+            details = {
+                "prevShardVersion": before.to_document(),
+                "mergedVersion": whole.version.to_document(),
+                "owningShard": shard,
+                "min": decode_document(merged.min),
+                "max": decode_document(merged.max),
+                "numChunks": len(changes.deleted) + 1,
+            }
+            await operation.log_changes("merge", namespace, details)
     return {"shardVersion": version.to_document()}
 
 

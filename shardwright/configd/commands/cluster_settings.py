@@ -66,13 +66,15 @@ _VERSION: Final = "setFeatureCompatibilityVersion"
 _PARAMETER: Final = "_configsvrSetClusterParameter"
 
 
-async def coordinate_user_write_block(term: Term, *, block: bool) -> None:
+async def coordinate_user_write_block(operation: Operation, *, block: bool) -> None:
     """Block the writes of users, or allow them again; continues even if this is cancelled.
 
     Raises:
         CommandError: ConflictingOperationInProgress, the other mode is being set; InterruptedDueToReplStateChange.
     """
-    async with term.locks.hold(_LOCK):
+    term = operation.term
+    # The coordinator begins right after its document is written. Otherwise it would begin only in the next term.
+    async with operation.committing(_LOCK):
         document = await _find(term)
         if document is None:
             session = {"lsid": {"id": Binary.from_uuid(uuid4())}, "txnNumber": Int64(0)}
@@ -241,7 +243,7 @@ async def set_user_write_block_mode_of_cluster(operation: Operation) -> dict[str
     Raises ConflictingOperationInProgress if the other mode is being set.
     """
     block = operation.arguments.required_boolean(b"global", Strictness.BOOL)
-    await coordinate_user_write_block(operation.term, block=block)
+    await coordinate_user_write_block(operation, block=block)
     return {}
 
 
@@ -296,10 +298,11 @@ async def finish_upgrade(operation: Operation) -> dict[str, Any]:
         if is_dry_run:
             return report
         check_obstacles(report)
-        # Also if it is the newest: an earlier primary may have lost its role before the write was on a majority.
-        await write_feature_version(term.catalog.mongod, NEWEST)
-        if before < NEWEST:
-            await operation.log_changes("finishUpgrade", "", {"from": before, "to": NEWEST})
+        async with operation.committing():
+            # Also if it is the newest: an earlier primary may have lost its role before the write was on a majority.
+            await write_feature_version(term.catalog.mongod, NEWEST)
+            if before < NEWEST:
+                await operation.log_changes("finishUpgrade", "", {"from": before, "to": NEWEST})
     return {**report, "featureVersion": NEWEST, "obstacles": []}
 
 

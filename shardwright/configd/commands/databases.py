@@ -43,10 +43,9 @@ async def create_database(operation: Operation) -> dict[str, Any]:
         shard = None if wanted is None else await primary.catalog.shard(wanted)
         entry = await _find_existing(primary, name, wanted)
         if entry is None:
-            shard, entry = await (_create_somewhere(primary, name) if shard is None else _create(primary, name, shard))
+            create = _create_somewhere(operation, name) if shard is None else _create(operation, name, shard)
+            shard, entry = await create
             await _tell_primary(primary, shard, name)
-            # An addition of ours: MongoDB 6.0 records that databases are dropped, but not that they are created.
-            await operation.log_changes("createDatabase", name, {"primary": shard.id})
     return {"databaseVersion": entry.version.to_document()}
 
 
@@ -104,19 +103,20 @@ async def _choose_primary(term: Term) -> ShardEntry:
     return min(candidates, key=lambda shard: sizes[shard.id])
 
 
-async def _create_somewhere(term: Term, name: str) -> tuple[ShardEntry, DatabaseEntry]:
+async def _create_somewhere(operation: Operation, name: str) -> tuple[ShardEntry, DatabaseEntry]:
     """Create a database on the shard that stores the least data, or on the next one if that shard is removed."""
     while True:
-        shard = await _choose_primary(term)
+        shard = await _choose_primary(operation.term)
         try:
-            return await _create(term, name, shard)
+            return await _create(operation, name, shard)
         except CommandError as error:
             if error.code != ErrorCode.ShardNotFound:
                 raise
 
 
-async def _create(term: Term, name: str, shard: ShardEntry) -> tuple[ShardEntry, DatabaseEntry]:
-    timestamp = await term.catalog.now()
+async def _create(operation: Operation, name: str, shard: ShardEntry) -> tuple[ShardEntry, DatabaseEntry]:
+    catalog = operation.term.catalog
+    timestamp = await catalog.now()
     entry = DatabaseEntry(name, shard.id, DatabaseVersion(uuid4(), timestamp, 1))
 
     async def insert(transaction: Transaction) -> None:
@@ -125,7 +125,10 @@ async def _create(term: Term, name: str, shard: ShardEntry) -> tuple[ShardEntry,
             raise CommandError(ErrorCode.NamespaceExists, f"database {name} was created meanwhile")
         transaction.put("databases", [entry.to_document()])
 
-    await term.catalog.transaction(insert)
+    async with operation.committing():
+        await catalog.transaction(insert)
+        # An addition of ours: MongoDB 6.0 records that databases are dropped, but not that they are created.
+        await operation.log_changes("createDatabase", name, {"primary": shard.id})
     logger.info("Created a database", db=name, primary=shard.id, version=str(entry.version))
     return shard, entry
 

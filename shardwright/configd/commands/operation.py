@@ -64,7 +64,11 @@ class Operation:
         """Hold named locks of the term in the block, whose writes belong together.
 
         The time limit of the request applies only to the wait for the locks. If it interrupted the writes, mongod could
-        still be executing one of them after the release of the locks. The end of the term still interrupts them.
+        still be executing one of them after the release of the locks, and the later ones would be missing, such as the
+        entry in the changelog. The end of the term still interrupts them.
+
+        Requests to shards, which may take long, do not belong into the block. Without locks, it may be in a block that
+        holds them.
         """
         async with self.term.locks.hold(*locks):
             deadline, self.limit.deadline = self.limit.deadline, math.inf

@@ -102,9 +102,10 @@ async def add_shard(operation: Operation) -> dict[str, Any]:
             for setting in await settings(primary):
                 await _ask(primary, client, setting)
             await _block_user_writes(primary, client)
-        await _enter(primary, shard, databases)
-        primary.shard_hosts.follow(shard)
-    await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
+        async with operation.committing():
+            await _enter(primary, shard, databases)
+            primary.shard_hosts.follow(shard)
+            await operation.log_changes("addShard", "", {"name": shard.id, "host": shard.host})
     return {"shardAdded": shard.id}
 
 
@@ -229,7 +230,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
         # Before the locks are held, because a shard that does not answer must not block moves of other shards'
         # databases.
         may_be_finished = await _is_finished(operation, shard)
-    async with primary.locks.hold(REMOVING_SHARDS, "zones"):
+    async with operation.committing(REMOVING_SHARDS, "zones"):
         shard = await primary.catalog.shard(shard_id)
         if not shard.is_draining:
             await primary.catalog.transaction(lambda transaction: _begin(transaction, shard_id))
@@ -254,7 +255,7 @@ async def remove_shard(operation: Operation) -> dict[str, Any]:
         await primary.catalog.transaction(lambda transaction: _remove(transaction, shard_id, time))
         primary.shard_hosts.forget(shard_id)
         primary.shards.forget(shard_id)
-    await operation.log_changes("removeShard", "", {"shard": shard_id})
+        await operation.log_changes("removeShard", "", {"shard": shard_id})
     logger.info("A shard was removed", shard=shard_id)
     return {"msg": "removeshard completed successfully", "state": "completed", "shard": shard_id}
 
