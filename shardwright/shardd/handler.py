@@ -19,7 +19,7 @@ from shardwright.daemon.current_op import with_daemon_operations
 from shardwright.daemon.metrics import LabelledCounter
 from shardwright.daemon.sidecar.access import SidecarAccess
 from shardwright.daemon.sidecar.handler import ROTATIONS, SidecarHandler, rotate_both
-from shardwright.daemon.sidecar.member_addresses import with_own_host
+from shardwright.daemon.sidecar.member_addresses import names_members, with_own_host
 from shardwright.daemon.sidecar.member_metrics import CONN_POOL_STATS, with_replica_sets, with_sharding_statistics
 from shardwright.daemon.sidecar.mongod import Upstream
 from shardwright.daemon.sidecar.term_fence import has_failed
@@ -187,7 +187,7 @@ class ShardHandler(SidecarHandler):
             if request.name in ENDINGS:
                 return await self._end_transaction(client, upstream, request)
             return await self._run_statement(client, upstream, request)
-        if request.name not in _BEGIN_IN_REACTOR or b"explain" in fields:
+        if request.name not in _BEGIN_IN_REACTOR or names_members(request):
             await in_own_task()
             return await self._context.sidecar.name_daemons(
                 request, lambda each: self._dispatch_operation(client, upstream, each)

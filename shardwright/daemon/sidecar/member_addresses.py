@@ -163,12 +163,17 @@ The names alone do not suffice: tags and write concern modes have names that use
 _HOST_STAGES: Final = (b"$indexStats\0", b"$collStats\0", b"$planCacheStats\0", b"$currentOp\0")
 """First stages of pipelines whose documents name the server in ``host``."""
 
+_STORED: Final = ("local", "system.replset")
+"""Database and collection of the set's configuration, which some tools read in place of ``replSetGetConfig``."""
+
 _FIRST_STAGE_AT: Final = 12
 """Offset of the first stage's name in an array: after two lengths, the index and two types."""
 
 
 def names_members(request: Request) -> bool:
     """Whether a command or its reply may name members, for `with_mongods` and `with_daemons`."""
+    if request.name == "find":
+        return request.db == _STORED[0] and request.collection == _STORED[1]
     return request.name in _REPLIES or request.name in _REQUESTS or b"explain" in request.fields
 
 
@@ -189,9 +194,14 @@ def with_mongods(request: Request, shown: ShownMembers) -> Request:
 
 
 def with_own_host(request: Request, own: str) -> Request:
-    """Return an ``aggregate`` whose documents have the daemon's address in ``host``, if they name the server."""
+    """Return an ``aggregate`` whose documents have the daemon's address in ``host``, if they name the server.
+
+    A pipeline that is explained returns no documents, and its plan shows only the client's stages.
+    """
     pipeline = request.fields.get(b"pipeline")
-    if pipeline is None or not request.body.startswith(_HOST_STAGES, pipeline[2] + _FIRST_STAGE_AT):
+    if pipeline is None or request.get(b"explain") is True:
+        return request
+    if not request.body.startswith(_HOST_STAGES, pipeline[2] + _FIRST_STAGE_AT):
         return request
     first, *others = request.documents(b"pipeline")
     named = {"$cond": [{"$eq": [{"$type": "$host"}, "string"]}, {"$literal": own}, "$$REMOVE"]}
@@ -301,6 +311,17 @@ def _configuration(name: bytes) -> Rewriting:
     return rewriting
 
 
+def _stored_configuration(reply: bytes, shown: ShownMembers) -> bytes:
+    def cursor(part: bytes, shown: ShownMembers) -> bytes:
+        span = find(part, b"firstBatch")
+        if span is None or span[0] != ARRAY:
+            return part
+        renamed = [_members_at(_CONFIGURATION)(each, shown) for each in array_documents(part, span)]
+        return with_value(part, span, array_of_documents(renamed))
+
+    return _with_part(reply, b"cursor", cursor, shown)
+
+
 def _sync_from(command: bytes, shown: ShownMembers) -> bytes:
     span = find(command, b"replSetSyncFrom")
     if span is None or span[0] != STRING:
@@ -313,6 +334,7 @@ def _sync_from(command: bytes, shown: ShownMembers) -> bytes:
 _REPLIES: Final[Mapping[str, Rewriting]] = {
     "currentOp": _current_op,
     "explain": _explanation,
+    "find": _stored_configuration,
     "getCmdLineOpts": _command_line,
     "getDiagnosticData": _diagnostic_data,
     "hostInfo": _host_info,

@@ -148,3 +148,9 @@ def test_only_stages_that_name_the_server_are_followed_by_its_address() -> None:
     pipeline = with_own_host(naming, "d0:1").document["pipeline"]
     named = {"$cond": [{"$eq": [{"$type": "$host"}, "string"]}, {"$literal": "d0:1"}, "$$REMOVE"]}
     assert pipeline == [{"$indexStats": {}}, {"$set": {"host": named}}, {"$limit": 1}]
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_explained_pipelines_have_the_stages_of_the_client(explain: bool) -> None:
+    naming = request({"aggregate": 1, "pipeline": [{"$currentOp": {}}], "explain": explain})
+    assert (with_own_host(naming, "d0:1") is naming) is explain

@@ -91,6 +91,17 @@ def test_members_are_daemons(cluster: RunningCluster) -> None:
     assert (server["host"], server["repl"]["me"]) == (daemons[0], daemons[0])
 
 
+@pytest.mark.parametrize(("daemon", "count"), [("shard0.0.shardd", 2), ("shard0.1.shardd", 2), ("config.0.configd", 1)])
+def test_the_stored_configuration_names_daemons(cluster: RunningCluster, daemon: str, count: int) -> None:
+    name, _, role = daemon.split(".")
+    daemons = [cluster.address(f"{name}.{index}.{role}") for index in range(count)]
+    with cluster.direct(daemon, readPreference="secondaryPreferred") as client:
+        stored = client.local["system.replset"]
+        assert [member["host"] for document in stored.find() for member in document["members"]] == daemons
+        assert stored.find_one({}, {"_id": 1}) == {"_id": name}
+        assert list(stored.find({"_id": "another"})) == []
+
+
 def test_explain_through_a_router_names_the_daemon(cluster: RunningCluster, client_of_cluster: Client) -> None:
     reply = client_of_cluster["shown"].command({"explain": {"find": "c"}})
     (shard,) = reply["queryPlanner"]["winningPlan"]["shards"]
