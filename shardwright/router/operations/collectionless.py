@@ -33,6 +33,8 @@ _DOCUMENTS: Final = "$documents"
 _SOURCES: Final = frozenset({*COLLECTIONLESS, CURRENT_OP, SHARDED_DATA_DISTRIBUTION, "$changeStream", "$listCatalog"})
 """Sources that can begin such a pipeline. A mongod refuses others before it looks up the collections they name."""
 
+_NAMES_CURRENT_OP: Final = CURRENT_OP.encode() + b"\0"
+
 _RUN_BY_ROUTER: Final = frozenset({_DOCUMENTS, LIST_LOCAL_SESSIONS})
 """Sources that mongos runs itself, so that no shard can write the results."""
 
@@ -94,6 +96,8 @@ async def shards_without_collection(
             raise CommandError(
                 ErrorCode.InvalidNamespace, "$currentOp must be run against the 'admin' database with {aggregate: 1}"
             )
+        if any(_NAMES_CURRENT_OP in stage.raw for stage in pipeline.stages[1:]):
+            await check_pipeline(operation)  # the part after the shards' reads a collection, which has other errors
         return shards
     if not shards:
         raise CommandError(ErrorCode.ShardNotFound, "No shards found")

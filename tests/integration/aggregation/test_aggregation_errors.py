@@ -107,6 +107,24 @@ def test_stages_on_a_collection(data: Database[Document], alone: Database[Docume
     assert refusal(data, "ranged", stages) == refusal(alone, "ranged", stages)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"$currentOp": {}}],
+        [{"$match": {}}, {"$currentOp": {"allUsers": True}}],
+        [{"$facet": {"a": [{"$currentOp": {}}]}}],
+        [{"$unionWith": {"coll": "other", "pipeline": [{"$currentOp": {}}]}}],
+        [{"$indexStats": {}}],
+    ],
+    ids=str,
+)
+def test_operations_are_shown_by_a_first_stage_alone(
+    client: Client, lower_mongod: Client, later: list[Document]
+) -> None:
+    stages = [{"$currentOp": {}}, *later]
+    assert refusal(client.admin, 1, stages) == refusal(lower_mongod.admin, 1, stages)
+
+
 @pytest.mark.parametrize("stage", OF_SERVERS, ids=str)
 def test_stages_of_servers(data: Database[Document], alone: Database[Document], stage: Document) -> None:
     assert refusal(data, 1, [stage]) == refusal(alone, 1, [stage])
