@@ -16,12 +16,14 @@ _VERSION: Final = 60
 """The version of MongoDB whose behaviour clusters have, in the format of tags."""
 
 _UNMET: Final = {
-    "requires_auth": "clusters have no authentication",
     "requires_profiling": "a router has no profiler",
     "assumes_against_mongod_not_mongos": "the suite is for a mongod alone",
     "requires_mongobridge": "there is no mongobridge",
 }
 """Tags of suites that cannot run on a cluster, with the reasons."""
+
+_UNMET_BY_SHARED: Final = {"requires_auth": "the shared cluster has no access control"}
+"""Tags of suites that can run on a cluster of their own only."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Suite:
         for tag in sorted(self.tags):
             if tag in excluded:
                 return f"tag {tag} is excluded"
-            if tag in _UNMET:
-                return f"tag {tag}: {_UNMET[tag]}"
+            unmet = _UNMET if self.has_own_deployment else {**_UNMET, **_UNMET_BY_SHARED}
+            if tag in unmet:
+                return f"tag {tag}: {unmet[tag]}"
             if tag.startswith("featureFlag"):
                 return f"tag {tag}: feature flags are off"
             version = _WANTED_VERSION.fullmatch(tag)

@@ -61,6 +61,8 @@
   assert.lt(0, bsonWoCompare({ a: 2 }, { a: 1 }));
   assert.eq(0, bsonWoCompare({ a: NumberLong(1) }, { a: 1 }));
   assert(!bsonBinaryEqual({ a: NumberLong(1) }, { a: 1 }));
+  const kindOf = (value) => Object.prototype.toString.call(value);
+  assert.eq(["[object Timestamp]", "[object NumberLong]"], [Timestamp(1, 1), NumberLong(1)].map(kindOf));
   assert.throws(() => ObjectId("short"));
   assert.throws(() => ISODate("yesterday"));
   assert.throws(() => ISODate("0000-01-00"));

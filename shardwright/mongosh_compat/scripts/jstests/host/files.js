@@ -18,6 +18,7 @@ module.exports = {
   exists: (name) => fs.existsSync(name),
   read: (name) => fs.readFileSync(name, "utf8"),
   write: (name, text) => fs.writeFileSync(name, text),
+  writePrivately: (name, text) => fs.writeFileSync(name, text, { mode: 0o600 }),
   append: (name, text) => fs.appendFileSync(name, text),
   copy: (from, to) => fs.copyFileSync(from, to),
   remove: (name) => fs.rmSync(name, { recursive: true, force: true }),

@@ -4,6 +4,7 @@ const { createRequire } = require("module");
 const fs = require("fs");
 
 const files = require("./files.js");
+const hashes = require("./hashes.js");
 const { Launcher } = require("./launcher.js");
 const mongod = require("./mongod.js");
 const { Network } = require("./network.js");
@@ -25,6 +26,7 @@ function createHost(settings) {
     settings,
     ports: portsToChooseFrom(),
     files,
+    hashes,
     mongod,
     bsonPath: findBson(settings.mongosh),
     network: new Network(),

@@ -10,6 +10,7 @@ const objectIdText = plainText(BSON.ObjectId);
 // Make `constructor` the public name of `type`: instances of one are instances of the other.
 function rename(constructor, type, methods) {
   Object.defineProperty(constructor, "prototype", { value: type.prototype });
+  Object.defineProperty(type.prototype, Symbol.toStringTag, { value: constructor.name, configurable: true });
   for (const [name, method] of Object.entries(Object.getOwnPropertyDescriptors({ constructor, ...methods }))) {
     Object.defineProperty(type.prototype, name, { ...method, configurable: true, enumerable: false });
   }

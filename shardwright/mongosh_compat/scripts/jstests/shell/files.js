@@ -44,9 +44,13 @@ function load(name) {
   return true;
 }
 
+// The file that a suite names relative to the root of its tree; the name itself if there is none.
+const locate = (name) => resolve(String(name)) ?? name;
+
 module.exports = {
   load,
-  cat: (name) => files.read(name),
+  locate,
+  cat: (name) => files.read(locate(name)),
   pwd: () => files.pwd(),
   ls: (directory = ".") => files.list(directory).map((each) => each.name),
   listFiles: (directory = ".") => files.list(directory),

@@ -1,6 +1,8 @@
 "use strict";
 // The global names of the old shell.
 const { assert } = require("./assert/assert.js");
+const { locate: _, ...filesOfSuites } = require("./files.js");
+const { authutil } = require("./authutil.js");
 const binary = require("./bson_binary.js");
 const errors = require("./errors.js");
 const extensions = require("./extensions.js");
@@ -63,7 +65,7 @@ const names = {
   ...threads,
   ...extensions,
   ...require("./fail_points.js"),
-  ...require("./files.js"),
+  ...filesOfSuites,
   ...require("./js_test.js"),
   ...require("./random.js"),
   rs,
@@ -73,6 +75,7 @@ const names = {
   _convertExceptionToReturnStatus,
   _getErrorWithCode,
   assert,
+  authutil,
   formatErrorMsg,
   doassert,
   friendlyEqual,

@@ -53,8 +53,12 @@ const jsTest = {
   dir: () => host.files.directoryOf(host.settings.file),
   log,
   isMongos: (connection) => connection.isMongos(),
+  // Only suites that run with a user of their own for all connections authenticate here.
   authenticate: () => true,
   authenticateNodes: () => undefined,
+  adminUserRoles: ["root"],
+  basicUserRoles: ["dbOwner"],
+  readOnlyUserRoles: ["read"],
   basePath: () => host.settings.directory,
 };
 for (const level of ["info", "warning", "error", "debug"]) log[level] = (message) => log(message, { newLines: false });

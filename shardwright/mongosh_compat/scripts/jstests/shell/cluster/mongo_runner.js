@@ -3,15 +3,19 @@
 const { assert } = require("../assert/assert.js");
 const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
+const { daemonKeyWords, isKeyFile, mongodKeyWords, withMember } = require("./members.js");
 const { parametersIn, setParameters } = require("./server_parameters.js");
 const { refuseOthers } = require("./sharding_test_options.js");
 
 const START_TIMEOUT_MS = 60_000;
 const HOST = "127.0.0.1";
 const TEST_COMMANDS = ["--set-parameter", "enableTestCommands=1"];
-const UNSUPPORTED = ["replSet", "shardsvr", "configsvr", "keyFile", "auth", "tlsMode", "binVersion", "waitForConnect"];
+const UNSUPPORTED = ["replSet", "shardsvr", "configsvr", "tlsMode", "binVersion", "waitForConnect"];
 
 let lastMongod = 0;
+
+// An option without a value, as on a command line, is an empty string.
+const isGiven = (option) => Boolean(option) || option === "";
 
 const MongoRunner = {
   EXIT_CLEAN: 0,
@@ -23,16 +27,20 @@ const MongoRunner = {
   // Start a mongod and connect to it.
   runMongod(options = {}) {
     for (const name of UNSUPPORTED)
-      if (options[name] || options[name] === "") unsupported(`MongoRunner.runMongod with ${name}`);
+      if (isGiven(options[name])) unsupported(`MongoRunner.runMongod with ${name}`);
+    const { keyFile } = options;
+    const hasAuth = isGiven(options.auth) || isKeyFile(keyFile);
+    if (hasAuth && !isKeyFile(keyFile)) unsupported("MongoRunner.runMongod with auth and without keyFile");
     const dbpath = options.dbpath ?? `${MongoRunner.dataPath}mongod${++lastMongod}-${Date.now()}`;
     if (!options.noCleanData && !options.restart) host.files.remove(dbpath);
     const port = options.port ?? freePort();
     const pid = host.mongod.startMongod(host.settings.mongod, dbpath, [
       "--port",
       String(port),
+      ...mongodKeyWords(keyFile, host.settings.directory),
       ...parametersOf(options),
     ]);
-    const connection = connected(port, pid);
+    const connection = connected(port, pid, keyFile);
     return Object.assign(connection, { pid, dbpath, fullOptions: { ...options, dbpath, port }, commandLine: { port } });
   },
 
@@ -43,17 +51,19 @@ const MongoRunner = {
   },
 
   // Start another router of a cluster, and connect to it unless `waitForConnect` is false.
-  runMongos({ configdb, port, waitForConnect = true, setParameter, ...others } = {}) {
+  runMongos({ configdb, port, waitForConnect = true, setParameter, keyFile, ...others } = {}) {
     refuseOthers("MongoRunner.runMongos", others, new Set());
     const [own, metrics] = allocatePorts(2).map(String);
     const address = `${HOST}:${port ?? own}`;
     const log = host.files.join(host.settings.directory, `router-${own}.log`);
     const listening = ["--port", String(port ?? own), "--metrics-port", metrics, "--log-file", log];
-    const pid = host.launcher.startDaemon("router", [...listening, ...TEST_COMMANDS, "--configdb", configdb]);
+    const key = daemonKeyWords(keyFile, host.settings.directory);
+    const words = [...listening, ...TEST_COMMANDS, ...key, "--configdb", configdb];
+    const pid = host.launcher.startDaemon("router", words);
     const started = { host: address, port: Number(port ?? own), pid };
     if (!waitForConnect) return started;
     const connection = connectToRouter(started);
-    setParameters(connection, parametersIn([{ setParameter }]));
+    withMember(address, keyFile, (member) => setParameters(member, parametersIn([{ setParameter }])));
     return connection;
   },
 
@@ -90,7 +100,7 @@ function allocatePorts(count) {
   return [...ports];
 }
 
-function connected(port, pid) {
+function connected(port, pid, keyFile) {
   let connection;
   assert.soonNoExcept(
     () => {
@@ -102,7 +112,8 @@ function connected(port, pid) {
     START_TIMEOUT_MS,
   );
   // If another process took the port first, its server has answered.
-  const isOurs = connection && Number(connection.adminCommand({ serverStatus: 1 }).pid) === pid;
+  const pidOf = (member) => Number(member.adminCommand({ serverStatus: 1 }).pid);
+  const isOurs = connection && withMember(connection.host, keyFile, pidOf) === pid;
   assert(isOurs, `mongod ended instead of listening on port ${port}`);
   return connection;
 }

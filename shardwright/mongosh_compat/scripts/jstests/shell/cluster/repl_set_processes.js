@@ -4,7 +4,9 @@ const { unsupported } = require("../errors.js");
 const { parametersIn, setParameters } = require("./server_parameters.js");
 const { refuseOthers } = require("./sharding_test_options.js");
 
-const OF_RESTARTS = new Set(["setParameter", "restart", "remember", "noCleanData", "waitForConnect", "waitPid"]);
+const OF_RESTARTS = new Set([
+  ...["setParameter", "keyFile", "oplogSize", "restart", "remember", "noCleanData", "waitForConnect", "waitPid"],
+]);
 const DAEMONS = { shardsvr: "shardd", configsvr: "configd" };
 const SIGNALS = { 2: "TERM", 9: "KILL", 15: "TERM" };
 
@@ -24,7 +26,7 @@ module.exports = {
     else
       for (const name of this._processesOf(index).reverse())
         host.launcher.run(this._directory, ["kill", name, "--signal", SIGNALS[number]]);
-    this.nodes[index].close();
+    this._closeNode(index);
     return 0;
   },
 
@@ -35,12 +37,13 @@ module.exports = {
       const isGiven = ![undefined, null, false].includes(options?.[option]);
       if (isGiven && this._daemon !== daemon) unsupported(`a restarted member with ${option}`);
     }
+    if (options?.keyFile && !this._servers) unsupported("a restarted member with a key file");
     const index = this.getNodeId(node);
-    if (this._servers) this._servers.start(index);
+    if (this._servers) this._servers.start(index, options ?? {});
     else for (const name of this._processesOf(index)) host.launcher.run(this._directory, ["restart", name]);
-    this.nodes[index].close();
+    this._closeNode(index);
     this.nodes[index] = this._connectTo(this._addresses[index], index);
-    setParameters(this.nodes[index], parametersIn([options]), "restarted members");
+    setParameters(this._asMember(index), parametersIn([options]), "restarted members");
     return this.nodes[index];
   },
 

@@ -70,16 +70,17 @@ module.exports = {
   },
 
   status(timeout) {
-    return assert.commandWorked(this.getPrimary(timeout).adminCommand({ replSetGetStatus: 1 }));
+    return assert.commandWorked(this._asMember(this.getPrimary(timeout)).adminCommand({ replSetGetStatus: 1 }));
   },
 
   getReplSetConfigFromNode(index) {
     const node = index === undefined ? this.getPrimary() : this.nodes[this.getNodeId(index)];
-    return assert.commandWorked(node.adminCommand({ replSetGetConfig: 1 })).config;
+    return assert.commandWorked(this._asMember(node).adminCommand({ replSetGetConfig: 1 })).config;
   },
 
-  // Wait until a member is in a state, a number of ReplSetTest.State.
+  // Wait until a member, or each of several, is in a state, a number of ReplSetTest.State.
   waitForState(node, states, timeout = TIMEOUT_MS) {
+    if (Array.isArray(node)) return void node.forEach((each) => this.waitForState(each, states, timeout));
     const target = this.nodes[this.getNodeId(node)];
     const wanted = [states].flat();
     const stateOf = () => {
@@ -97,7 +98,8 @@ module.exports = {
   // Wait until every member has caught up with the primary.
   awaitReplication(timeout = TIMEOUT_MS, type, nodes) {
     const target = this._lastOpTimes().appliedOpTime;
-    const behind = () => (nodes ?? this.nodes).filter((each) => bsonWoCompare(appliedOpTimeOf(each), target.ts) < 0);
+    const isBehind = (node) => bsonWoCompare(appliedOpTimeOf(this._asMember(node)), target.ts) < 0;
+    const behind = () => (nodes ?? this.nodes).filter(isBehind);
     assert.soonNoExcept(
       () => behind().length === 0,
       () => `${this.name} has not replicated`,
@@ -117,15 +119,17 @@ module.exports = {
   },
 
   waitForConfigReplication(primary = this.getPrimary(), nodes) {
-    const { config } = assert.commandWorked(primary.adminCommand({ replSetGetConfig: 1 }));
-    const isInstalled = (node) => node.adminCommand({ replSetGetConfig: 1 }).config.version === config.version;
+    const versionAt = (node) =>
+      assert.commandWorked(this._asMember(node).adminCommand({ replSetGetConfig: 1 })).config.version;
+    const version = versionAt(primary);
+    const isInstalled = (node) => versionAt(node) === version;
     const isReplicated = () => (nodes ?? this.nodes).every(isInstalled);
     assert.soonNoExcept(isReplicated, `${this.name} has not replicated its configuration`, TIMEOUT_MS);
   },
 
   // The hashes of a database on all members.
   getHashes(database, secondaries = this.getSecondaries()) {
-    const hashOf = (node) => assert.commandWorked(node.getDB(database).runCommand({ dbHash: 1 }));
+    const hashOf = (node) => assert.commandWorked(this._asMember(node).getDB(database).runCommand({ dbHash: 1 }));
     return { primary: hashOf(this.getPrimary()), secondaries: secondaries.map(hashOf) };
   },
 
@@ -143,7 +147,7 @@ module.exports = {
   },
 
   _lastOpTimes() {
-    return assert.commandWorked(this.getPrimary().adminCommand({ replSetGetStatus: 1 })).optimes;
+    return assert.commandWorked(this._asMember(this.getPrimary()).adminCommand({ replSetGetStatus: 1 })).optimes;
   },
 
   // Make a member primary.
@@ -152,7 +156,7 @@ module.exports = {
     if (awaitReplicationBeforeStepUp) this.awaitReplication();
     const isPrimary = () => helloOf(target)?.isWritablePrimary;
     assert.soonNoExcept(
-      () => isPrimary() || target.adminCommand({ replSetStepUp: 1 }).ok === 1,
+      () => isPrimary() || this._asMember(target).adminCommand({ replSetStepUp: 1 }).ok === 1,
       `${target.host} cannot step up`,
       TIMEOUT_MS,
     );
@@ -167,14 +171,14 @@ module.exports = {
   freeze(node, seconds = 24 * 60 * 60) {
     const target = this.nodes[this.getNodeId(node)];
     assert.soonNoExcept(
-      () => target.adminCommand({ replSetFreeze: seconds }).ok === 1,
+      () => this._asMember(target).adminCommand({ replSetFreeze: seconds }).ok === 1,
       `${target.host} cannot be frozen`,
       TIMEOUT_MS,
     );
   },
 
   unfreeze(node) {
-    assert.commandWorked(this.nodes[this.getNodeId(node)].adminCommand({ replSetFreeze: 0 }));
+    assert.commandWorked(this._asMember(node).adminCommand({ replSetFreeze: 0 }));
   },
 };
 

@@ -5,22 +5,26 @@ const { assert } = require("../assert/assert.js");
 const { unsupported } = require("../errors.js");
 const { Mongo } = require("../connection/mongo.js");
 const { jsTest } = require("../js_test.js");
+const { connectAsMember, isKeyFile, withMember } = require("./members.js");
 const { OwnServers } = require("./own_servers.js");
 const { parametersIn } = require("./server_parameters.js");
 const { OF_MEMBER_CONFIGURATIONS, configurationOf, refuseOthers } = require("./sharding_test_options.js");
 
-const OF_SETS = new Set(["name", "nodes", "nodeOptions", "oplogSize", "setParameter", "settings", "host"]);
+const OF_SETS = new Set(["name", "nodes", "nodeOptions", "oplogSize", "setParameter", "settings", "host", "keyFile"]);
 
 // An option without a value, as on a command line, is an empty string.
 const isGiven = (option) => option !== undefined && option !== null && option !== false;
 
 class ReplicaSet {
+  _ofMembers = new Map();
+
   // `options` may also be the address of a running set.
   constructor(options = {}) {
     if (typeof options === "string") return void this._attachToRunning(options);
     const { attachTo, ...rest } = options;
     this._options = rest;
     this.name = attachTo?.name ?? rest.name ?? jsTest.name();
+    this.keyFile = rest.keyFile;
     this.nodes = [];
     if (attachTo !== undefined) this._attach(attachTo);
   }
@@ -32,6 +36,7 @@ class ReplicaSet {
     const { setName, hosts, passives = [] } = assert.commandWorked(seed.adminCommand({ hello: 1 }));
     seed.close();
     this._options = {};
+    this.keyFile = undefined;
     this.name = setName;
     this._connectToAll([...hosts, ...passives]);
   }
@@ -64,7 +69,9 @@ class ReplicaSet {
 
   // Start a set that the suite has created itself, or start the members of any set again.
   startSet(options = {}) {
+    if (options.keyFile) this.keyFile = options.keyFile;
     if (this.nodes.length > 0) {
+      if (this._servers) ReplicaSet.started.add(this);
       this.restartAll(options);
       return this.nodes;
     }
@@ -77,9 +84,11 @@ class ReplicaSet {
     refuseOthers("ReplSetTest", all, OF_SETS);
     const count = typeof all.nodes === "number" ? all.nodes : Object.keys(all.nodes ?? { n0: {} }).length;
     this._daemon = isGiven(all.shardsvr) ? "shardd" : isGiven(all.configsvr) ? "configd" : "mongod";
+    const { keyFile } = all;
+    if (isKeyFile(keyFile)) this.keyFile = keyFile;
     const words = all.oplogSize ? ["--oplogSize", String(all.oplogSize)] : [];
     const parameters = parametersIn([this._options.nodeOptions, this._options, options]);
-    this._servers = new OwnServers({ name: this.name, count, daemon: this._daemon, parameters, words });
+    this._servers = new OwnServers({ name: this.name, count, daemon: this._daemon, parameters, words, keyFile });
     this._configuration = configurationOf(all);
     this._mongods = this._servers.mongods;
     this._members = this._mongods.map((_, index) => `${this.name}.${index}`);
@@ -99,17 +108,33 @@ class ReplicaSet {
   // the old shell. Only mongods know the configuration.
   _configure({ members, settings }) {
     if (members.length > 0) this.stepUp(0);
-    const mongod = new Mongo(this._mongods[this.getNodeId(this.getPrimary())]);
-    const rounds = [members.map(({ votes, hidden, ...rest }) => rest), ...votesOneByOne(members)];
-    for (const round of rounds) {
-      const { config } = assert.commandWorked(mongod.adminCommand({ replSetGetConfig: 1 }));
-      config.members.forEach((member, index) => Object.assign(member, round[index]));
-      Object.assign(config.settings, settings);
-      config.version += 1;
-      assert.commandWorked(mongod.adminCommand({ replSetReconfig: config }));
-    }
-    mongod.close();
+    const index = this.getNodeId(this.getPrimary());
+    withMember(this._mongods[index], this._keyFileOf(index), (mongod) => reconfigure(mongod, members, settings));
     this.awaitReplication();
+  }
+
+  // A connection of this library's own to a node: to act as a member of the cluster, if the node has a key file. Suites
+  // change the users of the connections in `nodes`.
+  _asMember(node) {
+    const index = this.getNodeId(node);
+    const keyFile = this._keyFileOf(index);
+    if (!isKeyFile(keyFile)) return this.nodes[index];
+    const known = this._ofMembers.get(index);
+    if (known !== undefined) return known;
+    const connection = connectAsMember(this._addresses[index], keyFile);
+    connection.setSecondaryOk();
+    this._ofMembers.set(index, connection);
+    return connection;
+  }
+
+  _keyFileOf(index) {
+    return this._servers ? this._servers.keyFileOf(index) : this.keyFile;
+  }
+
+  _closeNode(index) {
+    this.nodes[index].close();
+    this._ofMembers.get(index)?.close();
+    this._ofMembers.delete(index);
   }
 
   // The set is initiated when it starts, so only priorities, votes, tags and settings are applied.
@@ -134,7 +159,7 @@ class ReplicaSet {
   }
 
   _disconnect() {
-    this.nodes.forEach((each) => each.close());
+    this.nodes.forEach((_, index) => this._closeNode(index));
   }
 
   getURL() {
@@ -159,6 +184,17 @@ class ReplicaSet {
   // All nodes that suites run an action on.
   forEachNode(action) {
     this.nodes.forEach((each) => action(each));
+  }
+}
+
+function reconfigure(mongod, members, settings) {
+  const rounds = [members.map(({ votes, hidden, ...rest }) => rest), ...votesOneByOne(members)];
+  for (const round of rounds) {
+    const { config } = assert.commandWorked(mongod.adminCommand({ replSetGetConfig: 1 }));
+    config.members.forEach((member, index) => Object.assign(member, round[index]));
+    Object.assign(config.settings, settings);
+    config.version += 1;
+    assert.commandWorked(mongod.adminCommand({ replSetReconfig: config }));
   }
 }
 

@@ -3,6 +3,7 @@
 const { assert } = require("../assert/assert.js");
 const { tojson } = require("../tojson.js");
 const { Mongo } = require("../connection/mongo.js");
+const { isKeyFile, withMember } = require("./members.js");
 const { MongoRunner, connectToRouter } = require("./mongo_runner.js");
 const { ReplSetTest } = require("./repl_set_test.js");
 const { helpersOf } = require("../sh.js");
@@ -16,6 +17,7 @@ class ShardingTestCluster {
     const options = parseOptions(parameters);
     this._options = options;
     this._testName = options.name;
+    this.keyFile = options.keyFile;
     if (options.ownServers) this._startOwnServers(options.ownServers);
     else this._startWithLauncher(options.launcherOptions);
     this._shardNames = this._connections.map((each) => each.shardName);
@@ -29,28 +31,32 @@ class ShardingTestCluster {
   _startWithLauncher(launcherOptions) {
     this._directory = host.launcher.newDirectory();
     this._cluster = host.launcher.up(this._directory, launcherOptions);
-    this._nameRouters(this._processes("router").map((each) => new Mongo(each.address)));
     const attached = (name, daemon) =>
       new ReplSetTest({ attachTo: { directory: this._directory, name, daemon, cluster: this._cluster } });
-    this._nameShards(this._cluster.shards.map(({ _id: name }) => attached(name, "shardd")));
     this.configRS = attached("config", "configd");
+    this._nameRouters(this._processes("router").map((each) => new Mongo(each.address)));
+    this._nameShards(this._cluster.shards.map(({ _id: name }) => attached(name, "shardd")));
   }
 
-  // A cluster whose shards the suite adds itself, or that differ in size; the launcher cannot start it.
-  _startOwnServers({ members, configServers, routers, addsShards, setParameter, oplogSize }) {
-    this.configRS = new ReplSetTest({ name: "config", nodes: configServers, configsvr: "" });
+  // A cluster that the launcher cannot start: with shards that the suite adds itself or that differ in size, or with
+  // access control and without users.
+  _startOwnServers({ members, configServers, routers, addsShards, setParameter, oplogSize, keyFile }) {
+    this.configRS = new ReplSetTest({ name: "config", nodes: configServers, configsvr: "", keyFile });
     const sets = members.map(
-      (nodes, index) => new ReplSetTest({ name: `shard${index}`, nodes, shardsvr: "", setParameter, oplogSize }),
+      (nodes, index) =>
+        new ReplSetTest({ name: `shard${index}`, nodes, shardsvr: "", setParameter, oplogSize, keyFile }),
     );
     const all = [this.configRS, ...sets];
     all.forEach((each) => each._beginStart());
-    const router = { configdb: this.configRS.getURL(), waitForConnect: false };
+    const router = { configdb: this.configRS.getURL(), waitForConnect: false, keyFile };
     const started = Array.from({ length: routers }, () => MongoRunner.runMongos(router));
     all.forEach((each) => each._finishStart());
     this._nameRouters(started.map(connectToRouter));
     this._nameShards(sets);
     if (!addsShards) return;
-    for (const set of sets) this.adminCommand({ addShard: set.getURL(), name: set.name });
+    this._asMember(0, (router) => {
+      for (const set of sets) assert.commandWorked(router.adminCommand({ addShard: set.getURL(), name: set.name }));
+    });
   }
 
   _processes(role) {
@@ -65,6 +71,7 @@ class ShardingTestCluster {
   _nameRouter(index, connection) {
     this._mongos[index] = connection;
     this[`s${index}`] = connection;
+    connection.savedOptions = { configdb: this.configRS.getURL(), keyFile: this.keyFile };
     if (index > 0) return;
     this.s = connection;
     this.admin = connection.getDB("admin");
@@ -90,19 +97,30 @@ class ShardingTestCluster {
   }
 
   _applySettings({ routerParameters, sets, configSet, chunkSizeMB, enableBalancer, enableAutoSplit }) {
-    this._mongos.forEach((connection, index) => setParameters(connection, routerParameters[index]));
+    this._mongos.forEach((_, index) =>
+      this._asMember(index, (router) => setParameters(router, routerParameters[index])),
+    );
     [...this._rs.map((each) => each.test), this.configRS].forEach((set, index) => {
       const configuration = [...sets, configSet][index];
       if (configuration !== null) set._configure(configuration);
     });
-    if (chunkSizeMB !== undefined) {
-      assert.commandWorked(
-        this.config.settings.update({ _id: "chunksize" }, { $set: { value: chunkSizeMB } }, { upsert: true }),
-      );
-    }
-    if (!enableBalancer) this.stopBalancer();
-    if (!enableAutoSplit) this.disableAutoSplit();
-    else if (!enableBalancer) this.enableAutoSplit();
+    this._asMember(0, (router) => {
+      const helpers = helpersOf(() => router.getDB("test"));
+      if (chunkSizeMB !== undefined) {
+        const settings = router.getDB("config").settings;
+        const set = { $set: { value: chunkSizeMB } };
+        assert.commandWorked(settings.update({ _id: "chunksize" }, set, { upsert: true }));
+      }
+      if (!enableBalancer) helpers.stopBalancer();
+      if (!enableAutoSplit) helpers.disableAutoSplit();
+      else if (!enableBalancer) helpers.enableAutoSplit();
+    });
+  }
+
+  // Call an action with a connection to a router that may do everything, whichever users the suite's connections have.
+  _asMember(index, action) {
+    const connection = this._mongos[index];
+    return isKeyFile(this.keyFile) ? withMember(connection.host, this.keyFile, action) : action(connection);
   }
 
   getDB(name) {

@@ -1,6 +1,7 @@
 "use strict";
 // The parameters of ShardingTest, as options of `shardwright up`.
 const { unsupported } = require("../errors.js");
+const { isKeyFile } = require("./members.js");
 const { parametersIn } = require("./server_parameters.js");
 
 // The supported options of a cluster, by the names of the old shell.
@@ -8,6 +9,7 @@ const OF_CLUSTERS = new Set([
   ...["name", "testName", "other", "shards", "mongos", "config", "c", "rs", "numReplicas", "chunkSize", "chunksize"],
   ...["shardOptions", "rsOptions", "mongosOptions", "configOptions", "configReplSetTestOptions"],
   ...["enableBalancer", "enableAutoSplit", "migrationLockAcquisitionMaxWaitMS", "manualAddShard"],
+  ...["keyFile", "auth"],
 ]);
 const OF_SERVERS = new Set(["setParameter"]);
 const OF_SETS = new Set(["setParameter", "nodes", "nodeOptions", "settings", "oplogSize"]);
@@ -34,7 +36,7 @@ const TEST_COMMANDS = [
 // The defaults of the old shell: orphans are deleted soon.
 const SHARD_DEFAULTS = { orphanCleanupDelaySecs: 1 };
 
-// Returns {name, launcherOptions or ownServers, routerParameters, sets, configSet, chunkSizeMB, enableBalancer,
+// Returns {name, launcherOptions or ownServers, keyFile, routerParameters, sets, configSet, chunkSizeMB, enableBalancer,
 // enableAutoSplit}; `sets` and `configSet` are what `configurationOf` returns.
 function parseOptions(parameters) {
   const given =
@@ -47,7 +49,9 @@ function parseOptions(parameters) {
   const shards = countOf(options.shards ?? 2);
   const members = membersOf(options, shards);
   const oplogSize = oplogSizeOf(options);
-  const isOwn = shards === 0 || options.manualAddShard || new Set(members).size > 1 || oplogSize !== undefined;
+  const keyFile = keyFileOf(options);
+  const isUnequal = new Set(members).size > 1;
+  const isOwn = shards === 0 || options.manualAddShard || isUnequal || oplogSize !== undefined || keyFile !== null;
   const configServers = configServersOf(options, shards);
   const routers = countOf(options.mongos ?? 1);
   const sizes = {
@@ -59,7 +63,8 @@ function parseOptions(parameters) {
   return {
     name: options.name ?? options.testName ?? "test",
     ownServers: isOwn && {
-      ...{ members, routers, configServers: configServers.length, addsShards: !options.manualAddShard, oplogSize },
+      ...{ members, routers, configServers: configServers.length, oplogSize, keyFile },
+      addsShards: !options.manualAddShard,
       setParameter: parametersOfShards(options),
     },
     launcherOptions: [
@@ -67,6 +72,7 @@ function parseOptions(parameters) {
       ...TEST_COMMANDS,
       ...parameterWords(parametersOfShards(options)),
     ],
+    keyFile,
     routerParameters: parametersOfRouters(options, routers),
     sets: setsOf(options, shards).map(configurationOf),
     configSet: configurationOf({ ...options.configReplSetTestOptions, nodes: configServers }),
@@ -131,6 +137,14 @@ function configServersOf(options, shards) {
   const usesMore = shards === 0 || numbered.length > 0 || MORE_CONFIG_SERVERS.test(host.files.read(host.settings.file));
   const count = given === undefined ? (usesMore ? SET_MEMBERS : 1) : Math.max(1, countOf(given));
   return Array.from({ length: count }, (_, index) => ({ ...each[index], ...options[`c${index}`] }));
+}
+
+// The key file of all servers, null without access control. Servers that have none cannot be in a cluster with others
+// that do.
+function keyFileOf({ keyFile, auth }) {
+  if (isKeyFile(keyFile)) return keyFile;
+  if (auth || auth === "") unsupported("ShardingTest with auth and without keyFile");
+  return null;
 }
 
 // The size of the shards' oplogs in MB, if the suite limits it.

@@ -5,7 +5,7 @@ const { unsupported } = require("../errors.js");
 const { MongoRunner } = require("./mongo_runner.js");
 const { parametersIn, setParameters } = require("./server_parameters.js");
 
-const RESTART_OPTIONS = ["restart", "setParameter", "verbose"];
+const RESTART_OPTIONS = ["restart", "setParameter", "verbose", "keyFile"];
 
 module.exports = {
   stopMongos(index) {
@@ -19,14 +19,18 @@ module.exports = {
       if (!RESTART_OPTIONS.includes(name)) unsupported(`restartMongos with ${name}`);
     if (this._cluster === undefined) {
       const { port } = this._mongos[index];
+      const { keyFile = this.keyFile } = options ?? {};
       MongoRunner.stopMongos(this._mongos[index]);
-      this._nameRouter(index, MongoRunner.runMongos({ configdb: this._configDB, port }));
+      this._nameRouter(index, MongoRunner.runMongos({ configdb: this._configDB, port, keyFile }));
+      this.keyFile = keyFile;
     } else {
+      if (options?.keyFile) unsupported("restartMongos with keyFile");
       host.launcher.run(this._directory, ["restart", `router.${index}`]);
       this._mongos[index].close();
       this._nameRouter(index, new Mongo(this._processes("router")[index].address));
     }
-    setParameters(this._mongos[index], options ? parametersIn([options]) : this._options.routerParameters[index]);
+    const parameters = options ? parametersIn([options]) : this._options.routerParameters[index];
+    this._asMember(index, (router) => setParameters(router, parameters));
   },
 
   stopAllMongos() {

@@ -79,11 +79,15 @@ class DBQuery {
     return command;
   }
 
+  _send(command) {
+    const ofCollection = this._collection._secondaryOk ? { mode: "secondaryPreferred" } : undefined;
+    return this._db._run(command, { readPreference: this._readPreference ?? ofCollection });
+  }
+
   _exec() {
     if (this._cursor !== null) return this._cursor;
     const command = this._convertToCommand();
-    const ofCollection = this._collection._secondaryOk ? { mode: "secondaryPreferred" } : undefined;
-    const { reply, hostAndPort } = this._db._run(command, { readPreference: this._readPreference ?? ofCollection });
+    const { reply, hostAndPort } = this._send(command);
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `error: ${tojson(reply)}`);
     this._cursor = new DBCommandCursor(
       this._db,
@@ -295,7 +299,7 @@ class DBQuery {
 
   explain(verbosity = "queryPlanner") {
     const asked = verbosity === true ? "allPlansExecution" : verbosity || "queryPlanner";
-    const reply = this._db.runReadCommand({ explain: this._convertToCommand(), verbosity: asked });
+    const { reply } = this._send({ explain: this._convertToCommand(), verbosity: asked });
     if (reply.ok !== 1) throw _getErrorWithCode(reply, `explain failed: ${tojson(reply)}`);
     return reply;
   }

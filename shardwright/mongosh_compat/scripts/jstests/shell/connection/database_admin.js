@@ -1,6 +1,6 @@
 "use strict";
 // The methods of `DB` for administration.
-const { ErrorCodes, _getErrorWithCode, isNetworkError } = require("../errors.js");
+const { _getErrorWithCode, isNetworkError } = require("../errors.js");
 const { tojson } = require("../tojson.js");
 
 const admin = (command, what = Object.keys(command)[0]) =>
@@ -130,12 +130,25 @@ const methods = {
     return this.runCommand({ dropRole }).ok === 1;
   },
 
-  auth() {
-    throw Object.assign(new Error("Authentication failed."), { code: ErrorCodes.AuthenticationFailed });
+  // Returns whether the server accepts the user, as 1 or 0. The parameters are those of `_authOrThrow`.
+  auth(...parameters) {
+    try {
+      this._authOrThrow(...parameters);
+      return 1;
+    } catch (error) {
+      host.write(`Error: ${error.message}\n`);
+      return 0;
+    }
+  },
+
+  // Authenticate with a user and a password, or with the fields of `Mongo.auth`.
+  _authOrThrow(user, pwd) {
+    const given = typeof user === "string" ? { user, pwd } : { ...user };
+    this.getMongo().auth({ db: this.getName(), ...given });
   },
 
   logout() {
-    return this.runCommand({ logout: 1 });
+    return this.getMongo().logout(this.getName());
   },
 
   printShardingStatus(isVerbose) {

@@ -6,6 +6,8 @@ const { DB } = require("./database.js");
 const { DriverSession } = require("./session.js");
 const { Topology } = require("./topology.js");
 
+const CLUSTER_TIME_PAUSE_MS = 500;
+
 const READS = new Set([
   "find",
   "aggregate",
@@ -20,7 +22,7 @@ const READS = new Set([
 
 class MongoConnection {
   constructor(address = host.settings.uri ?? "localhost:27017", encryption, options = {}) {
-    const { hosts, set, database, options: inUri } = parseAddress(String(address?.host ?? address));
+    const { hosts, set, database, options: inUri, given } = parseAddress(String(address?.host ?? address));
     this.host = set === null ? hosts.join(",") : `${set}/${hosts.join(",")}`;
     this.defaultDB = database;
     const hidden = {
@@ -37,6 +39,7 @@ class MongoConnection {
     if (set === null) this._exchange("admin", { hello: 1 });
     else this._topology.select("primaryPreferred");
     MongoConnection.open.add(this);
+    if (given?.user) this.auth(logInOf(given, inUri));
   }
 
   static open = new Set();
@@ -110,6 +113,15 @@ class MongoConnection {
     return this.getDBs().databases.map((each) => each.name);
   }
 
+  // `logIn` is {user, pwd, db?, mechanism?, digestPassword?}; throws an error if the server refuses it.
+  auth({ db = "admin", ...logIn }) {
+    this._topology.logIn({ db, ...logIn });
+  }
+
+  logout(database) {
+    return this._topology.logOut(database);
+  }
+
   startSession(options = {}) {
     return new DriverSession(this, options);
   }
@@ -159,6 +171,16 @@ class MongoConnection {
 
   getSecondaryOk() {
     return ["secondary", "secondaryPreferred", "nearest"].includes(this.getReadPrefMode());
+  }
+
+  // Wait until the server has signed a cluster time, which it cannot before it has keys.
+  waitForClusterTime(triesMax = 10) {
+    for (let tries = 0; tries < triesMax; tries++) {
+      this.adminCommand({ hello: 1 });
+      if (this._times.clusterTime !== null) return;
+      host.sleep(CLUSTER_TIME_PAUSE_MS);
+    }
+    throw new Error(`${this.host} sends no cluster time`);
   }
 
   getClusterTime() {
@@ -225,6 +247,14 @@ for (const [old, current] of [
 ]) {
   MongoConnection.prototype[old] = MongoConnection.prototype[current];
 }
+
+// The user in a connection string.
+const logInOf = ({ user, password, database }, { authSource, authMechanism }) => ({
+  user: decodeURIComponent(user),
+  pwd: decodeURIComponent(password ?? ""),
+  db: authSource ?? (database || "admin"),
+  ...(authMechanism ? { mechanism: authMechanism } : {}),
+});
 
 // `Mongo(address)` with or without `new`.
 function Mongo(...parameters) {

@@ -1,6 +1,7 @@
 "use strict";
 // The servers of one connection string, and server selection for commands.
 const { ErrorCodes, isNetworkError } = require("../errors.js");
+const { authenticate } = require("./scram.js");
 const { WireConnection } = require("./wire.js");
 
 const CONNECT_TIMEOUT_MS = 20_000;
@@ -12,6 +13,7 @@ class Topology {
   #isSet;
   #connections = new Map();
   #primary = null;
+  #logIns = new Map();
 
   constructor(seeds, isSet) {
     this.#seeds = seeds;
@@ -41,6 +43,32 @@ class Topology {
     if (reply.ok !== 1 && codes.includes(reply.code)) this.#primary = null;
   }
 
+  // Authenticate every connection, also later ones, with one user of each database.
+  logIn(logIn) {
+    const first = this.select("primaryPreferred");
+    const others = [...this.#connections.values()].filter((each) => each !== first);
+    for (const each of [first, ...others]) this.#run(each, () => authenticate(each, logIn));
+    this.#logIns.set(logIn.db, logIn);
+  }
+
+  // Returns the reply of the primary.
+  logOut(db) {
+    this.#logIns.delete(db);
+    const first = this.select("primaryPreferred");
+    const others = [...this.#connections.values()].filter((each) => each !== first);
+    const [reply] = [first, ...others].map((each) => this.#run(each, () => each.run({ logout: 1, $db: db })));
+    return reply;
+  }
+
+  #run(connection, action) {
+    try {
+      return action();
+    } catch (error) {
+      if (isNetworkError(error)) this.noteFailure(connection.host);
+      throw error;
+    }
+  }
+
   close() {
     for (const connection of this.#connections.values()) connection.close();
     this.#connections.clear();
@@ -50,6 +78,7 @@ class Topology {
     const known = this.#connections.get(hostAndPort);
     if (known !== undefined) return known;
     const connection = new WireConnection(hostAndPort, CONNECT_TIMEOUT_MS);
+    for (const logIn of this.#logIns.values()) logInAgain(connection, logIn);
     this.#connections.set(hostAndPort, connection);
     return connection;
   }
@@ -102,6 +131,16 @@ class Topology {
       this.noteFailure(seed);
       return null;
     }
+  }
+}
+
+// The user may have been dropped since; the connection is usable without it, as in the old shell.
+function logInAgain(connection, logIn) {
+  try {
+    authenticate(connection, logIn);
+  } catch (error) {
+    if (isNetworkError(error)) throw error;
+    host.write(`cannot authenticate again at ${connection.host}: ${error.message}\n`);
   }
 }
 
