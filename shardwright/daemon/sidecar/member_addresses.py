@@ -163,8 +163,8 @@ The names alone do not suffice: tags and write concern modes have names that use
 _HOST_STAGES: Final = (b"$indexStats\0", b"$collStats\0", b"$planCacheStats\0", b"$currentOp\0")
 """First stages of pipelines whose documents name the server in ``host``."""
 
-_STORED: Final = ("local", "system.replset")
-"""Database and collection of the set's configuration, which some tools read in place of ``replSetGetConfig``."""
+_STORED: Final = string_value("system.replset")
+"""Collection of ``local`` with the set's configuration, which some tools read in place of ``replSetGetConfig``."""
 
 _FIRST_STAGE_AT: Final = 12
 """Offset of the first stage's name in an array: after two lengths, the index and two types."""
@@ -173,7 +173,7 @@ _FIRST_STAGE_AT: Final = 12
 def names_members(request: Request) -> bool:
     """Whether a command or its reply may name members, for `with_mongods` and `with_daemons`."""
     if request.name == "find":
-        return request.db == _STORED[0] and request.collection == _STORED[1]
+        return request.db == "local" and request.raw(next(iter(request.fields.values()))) == _STORED
     return request.name in _REPLIES or request.name in _REQUESTS or b"explain" in request.fields
 
 

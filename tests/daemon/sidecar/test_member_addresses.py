@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bson import ObjectId, decode, encode
+from bson import Binary, ObjectId, decode, encode
 
 from shardwright.daemon.sidecar.member_addresses import (
     ShownMembers,
@@ -139,6 +139,20 @@ def test_a_configuration_with_daemons_reaches_the_mongod_with_mongods() -> None:
     assert [member["host"] for member in sent["replSetReconfig"]["members"]] == ["m0:1", "m1:1", "new:1"]
     assert with_mongods(request({"replSetSyncFrom": "d1:1"}), SHOWN).document["replSetSyncFrom"] == "m1:1"
     assert with_mongods(request({"replSetSyncFrom": "m1:1"}), SHOWN).document["replSetSyncFrom"] == "m1:1"
+
+
+@pytest.mark.parametrize(
+    ("named", "db", "expected"),
+    [
+        ("system.replset", "local", True),
+        ("system.replset", "admin", False),
+        ("oplog.rs", "local", False),
+        (Binary(bytes(16), 4), "local", False),
+    ],
+)
+def test_the_stored_configuration_is_found_by_its_name(named: object, db: str, expected: bool) -> None:
+    command = Request(OpMsg(op_msg(encode({"find": named, "$db": db}), request_id=1)))
+    assert names_members(command) is expected
 
 
 def test_only_stages_that_name_the_server_are_followed_by_its_address() -> None:
