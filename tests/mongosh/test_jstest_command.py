@@ -30,6 +30,8 @@ ENDINGS: Final = {
     "throws.js": "throw new TypeError('wrong');",
     "unsupported.js": "try { benchRun({}); } catch (error) { throw new Error('wrapped'); }",
     "parameters.js": "new ShardingTest({ configOptions: { setParameter: { maxSessions: 5 } } });",
+    "part.js": "new ShardingTest({ rsOptions: { keyFile: 'key' } });",
+    "keyless.js": "new ShardingTest({ other: { auth: '' } });",
     "unreached.js": (
         "new Mongo(MongoRunner.runMongod().host)"
         ".adminCommand({ configureFailPoint: 'hangInCloneStage', mode: 'alwaysOn' });"
@@ -51,6 +53,8 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "throws.js:2": "fail",
         "unsupported.js": "skip",
         "parameters.js": "skip",
+        "part.js": "skip",
+        "keyless.js": "skip",
         "unreached.js": "skip",
         "tagged.js": "skip",
     }
@@ -61,15 +65,25 @@ def test_endings_and_reports(tmp_path: Path) -> None:
         "requires_fcv_62",
         "not supported: config servers with the parameter maxSessions",
         "not supported: the fail point hangInCloneStage",
+        "not supported: a shard or config server with keyFile",
+        "not supported: ShardingTest with auth and without keyFile",
     ):
         assert part in ended.stdout
-    assert ended.stdout.endswith("1 passed, 2 failed, 4 skipped\n")
+    assert ended.stdout.endswith("1 passed, 2 failed, 6 skipped\n")
     cases = {case.attrib["name"]: case for case in ElementTree.parse(junit).getroot()}
     assert cases["quits"].find("failure") is None
     failure = cases["fails"].find("failure")
     assert failure is not None
     assert "fails.js:4: [1] and [2]" in failure.attrib["message"]
     assert cases["tagged"].find("skipped") is not None
+
+
+def test_only_a_shared_cluster_lacks_access_control(tmp_path: Path) -> None:
+    tag = "// @tags: [requires_auth]\n"
+    (tmp_path / "shared.js").write_text(tag + "db.getUsers();")
+    (tmp_path / "own.js").write_text(tag + "new ShardingTest({ keyFile: 'key' });")
+    reasons = {suite.path.name: suite.reason_to_skip() for suite in find_suites([tmp_path])}
+    assert reasons == {"own.js": None, "shared.js": "tag requires_auth: the shared cluster has no access control"}
 
 
 @pytest.mark.exhaustive

@@ -74,6 +74,7 @@
   st.rs0.startSet({}, true);
   assert.commandFailedWithCode(st.rs0.getPrimary().adminCommand({ serverStatus: 1 }), ErrorCodes.Unauthorized);
   assert.soonNoExcept(() => st.s.getDB("shop").goods.findOne()._id === 1, "the shard after its restart");
+  assert.soonNoExcept(() => set.getDB("shop").goods.findOne()._id === 1, "a connection authenticates again");
 
   jsTestLog("Only a shard with the same key can be added");
   const other = new ReplSetTest({ name: "other", nodes: 1 });
