@@ -29,6 +29,8 @@
   assert.eq({ _id: 3, replaced: 1 }, coll.findOneAndReplace({ _id: 3 }, { replaced: 1 }, { returnDocument: "after" }));
   assert.eq({ _id: 3, replaced: 1 }, coll.findOneAndDelete({ _id: 3 }));
   assert.throws(() => coll.findOneAndReplace({ _id: 2 }, { $set: { a: 1 } }));
+  assert.throws(() => coll.findOneAndUpdate({ _id: 2 }, { a: 1 }));
+  assert.throws(() => coll.findOneAndUpdate({ _id: 2 }, {}));
 
   const reply = assert.commandWorked(
     db.runCommand({ findAndModify: coll.getName(), query: { _id: 99 }, update: { $set: { a: 1 } }, upsert: true }),

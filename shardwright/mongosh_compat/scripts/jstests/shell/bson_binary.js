@@ -6,7 +6,7 @@ const Binary = BSON.Binary;
 const hexOf = (value) => Buffer.from(value.buffer.subarray(0, value.position)).toString("hex");
 const binary = (hexOrBytes, subtype) => {
   const value = new Binary(Buffer.from(hexOrBytes), subtype);
-  return subtype === Binary.SUBTYPE_UUID ? value.toUUID() : value;
+  return subtype === Binary.SUBTYPE_UUID && BSON.UUID.isValid(value) ? value.toUUID() : value;
 };
 
 function BinData(subtype, base64) {

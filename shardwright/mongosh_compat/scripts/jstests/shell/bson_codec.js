@@ -46,9 +46,12 @@ function isContainer(value) {
 
 const fromBytes = (bytes) => BSON.deserialize(bytes, READ_OPTIONS);
 
+// The deepest nesting of containers that the old shell encodes.
+const DEPTH_MAX = 149;
+
 // A copy of `value` in which numbers, functions and Maps are replaced by values that the bson package encodes as the old
 // shell would.
-function toBson(value) {
+function toBson(value, depth = 0) {
   switch (typeof value) {
     case "number":
       return new BSON.Double(value);
@@ -57,7 +60,7 @@ function toBson(value) {
     case "bigint":
       return BSON.Long.fromBigInt(value);
     case "object":
-      return value === null ? null : objectToBson(value);
+      return value === null ? null : objectToBson(value, depth);
     case "undefined":
       hasUndefined = true;
       return undefined;
@@ -72,15 +75,18 @@ function functionToBson(value) {
   return new BSON.Code(String(value));
 }
 
-function objectToBson(value) {
-  if (Array.isArray(value)) return value.map(toBson);
+function objectToBson(value, depth) {
+  if (depth >= DEPTH_MAX) throw new Error(`exceeded the depth limit of ${DEPTH_MAX} when converting to BSON`);
+  if (Array.isArray(value)) return value.map((each) => toBson(each, depth + 1));
   if (value._bsontype !== undefined && typeof value._bsontype === "string") return value;
   if (value instanceof Date || value instanceof RegExp) return value;
-  if (value instanceof Map) return objectToBson(Object.fromEntries(value));
+  if (value === Date.prototype) return new Date(NaN);
+  if (value === RegExp.prototype) return new RegExp("");
+  if (value instanceof Map) return objectToBson(Object.fromEntries(value), depth);
   if (ArrayBuffer.isView(value)) return new BSON.Binary(Buffer.from(value));
-  if (value instanceof Number || value instanceof Boolean || value instanceof String) return toBson(value.valueOf());
+  if (value instanceof Number || value instanceof Boolean || value instanceof String) return toBson(value.valueOf(), depth);
   const copy = {};
-  for (const name of Object.keys(value)) setField(copy, name, toBson(value[name]));
+  for (const name of Object.keys(value)) setField(copy, name, toBson(value[name], depth + 1));
   return copy;
 }
 

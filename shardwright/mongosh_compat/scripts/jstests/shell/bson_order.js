@@ -124,6 +124,9 @@ function sortDoc(value) {
 const bsonWoCompare = (left, right) => compare(left, right);
 const bsonUnorderedFieldsCompare = (left, right) => compare(sortDoc(left), sortDoc(right));
 const timestampCmp = (left, right) => Math.sign(compare(left, right));
-const bsonBinaryEqual = (left, right) => compareBytes(toBytes({ value: left }), toBytes({ value: right })) === 0;
+const bsonBinaryEqual = (left, right) => compareBytes(bytesOf(left), bytesOf(right)) === 0;
+// The old shell encodes a document with its _id first.
+const bytesOf = (value) => toBytes({ value: hasId(value) ? { _id: value._id, ...value } : value });
+const hasId = (value) => value?.constructor === Object && "_id" in value;
 
 module.exports = { bsonWoCompare, bsonUnorderedFieldsCompare, bsonBinaryEqual, sortDoc, timestampCmp };

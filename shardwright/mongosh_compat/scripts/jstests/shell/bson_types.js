@@ -158,6 +158,8 @@ for (const [name, half] of Object.entries({ t: "high", i: "low" })) {
 
 const DBRef = rename(
   function DBRef(collection, id, database) {
+    if (typeof collection !== "string" || id === undefined || !["undefined", "string"].includes(typeof database))
+      throw new Error("DBRef needs a collection, an id, and optionally a database");
     return new BSON.DBRef(collection, id, database);
   },
   BSON.DBRef,
@@ -173,6 +175,11 @@ const DBRef = rename(
     },
     getDb() {
       return this.db;
+    },
+    // The referenced document, of the current database if the reference names none.
+    fetch() {
+      const database = this.db ? globalThis.db.getSiblingDB(this.db) : globalThis.db;
+      return database.getCollection(this.collection).findOne({ _id: this.oid });
     },
   },
 );

@@ -67,10 +67,13 @@ class WriteCommandError extends Error {
 const COUNTS = ["nInserted", "nUpserted", "nMatched", "nModified", "nRemoved"];
 
 class BulkWriteResult {
-  // `bulk` has the counts, and the lists `writeErrors`, `writeConcernErrors` and `upserted` ({index, _id}).
+  // `bulk` has the counts, and the lists `writeErrors`, `writeConcernErrors` and `upserted` ({index, _id}); the reply of
+  // a command lacks the empty ones.
   constructor(bulk) {
     for (const name of COUNTS) this[name] = bulk[name];
     this.ok = 1;
+    const lists = { writeErrors: [], writeConcernErrors: [], upserted: [] };
+    for (const [name, empty] of Object.entries(lists)) bulk[name] ??= empty;
     Object.defineProperty(this, "_bulk", { value: bulk });
   }
 
@@ -123,6 +126,7 @@ class BulkWriteResult {
   }
 
   toSingleResult() {
+    if (this._bulk.isSingle === false) throw new Error("Cannot output single WriteResult from multiple batch result");
     return new WriteResult(this._bulk);
   }
 
@@ -216,4 +220,12 @@ class WriteResult {
   }
 }
 
-module.exports = { BulkWriteError, BulkWriteResult, WriteCommandError, WriteConcernError, WriteError, WriteResult };
+// The old shell's constructors may be called without `new`.
+function callable(type) {
+  const constructor = new Proxy(type, { apply: (target, _, parameters) => new target(...parameters) });
+  Object.defineProperty(type.prototype, "constructor", { value: constructor, configurable: true, writable: true });
+  return constructor;
+}
+
+const types = { BulkWriteError, BulkWriteResult, WriteCommandError, WriteConcernError, WriteError, WriteResult };
+module.exports = Object.fromEntries(Object.entries(types).map(([name, type]) => [name, callable(type)]));

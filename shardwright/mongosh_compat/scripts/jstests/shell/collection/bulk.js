@@ -63,29 +63,29 @@ class Bulk {
   }
 
   execute(writeConcern) {
-    if (this.#operations.length === 0) throw new Error("invalid operation, no operations");
     if (this.#hasExecuted) throw new Error("A bulk operation cannot be re-executed");
     this.#hasExecuted = true;
     const concern = writeConcern ?? this.#collection.getWriteConcern();
     const fields = { ...this.#fields, ...(concern ? { writeConcern: plainConcern(concern) } : {}) };
     const result = emptyResult();
-    result.insertedIds = this.#operations.filter((each) => each.kind === "insert").map((each) => each.operation._id);
-    for (const { kind, operations, indexes } of this.#batches()) {
+    for (const [index, { kind, operation }] of this.#operations.entries())
+      if (kind === "insert") result.insertedIds.push({ index, _id: operation._id });
+    const batches = this.#batches();
+    result.isSingle = batches.length === 1;
+    for (const { kind, operations, indexes } of batches) {
       if (!runBatch(this.#collection, kind, operations, indexes, { ordered: this.#ordered, fields }, result)) break;
     }
     if (result.writeErrors.length > 0 || result.writeConcernErrors.length > 0) throw new BulkWriteError(result);
     return new BulkWriteResult(result);
   }
 
-  // Operations that go into one command: neighbours of one kind, or all of a kind if the order does not matter.
+  // Operations that go into one command: neighbours of one kind.
   #batches() {
     const batches = [];
     for (const [index, { kind, operation }] of this.#operations.entries()) {
-      const isUsable = (each) => each.kind === kind;
-      let batch = this.#ordered ? batches.at(-1) : batches.find(isUsable);
-      if (batch === undefined || !isUsable(batch)) batches.push((batch = { kind, operations: [], indexes: [] }));
-      batch.operations.push(operation);
-      batch.indexes.push(index);
+      if (batches.at(-1)?.kind !== kind) batches.push({ kind, operations: [], indexes: [] });
+      batches.at(-1).operations.push(operation);
+      batches.at(-1).indexes.push(index);
     }
     return batches;
   }
@@ -136,16 +136,14 @@ class FindOperation {
   }
 
   update(update) {
-    return this.#add(checkedUpdate(update), true);
+    return this.#add(update, true);
   }
 
   updateOne(update) {
-    return this.#add(checkedUpdate(update), false);
+    return this.#add(update, false);
   }
 
   replaceOne(replacement) {
-    if (Object.keys(replacement)[0]?.startsWith("$"))
-      throw new Error("replaceOne() needs a document without operators");
     return this.#add(replacement, false);
   }
 
@@ -164,13 +162,6 @@ class FindOperation {
 }
 FindOperation.prototype.delete = FindOperation.prototype.remove;
 FindOperation.prototype.deleteOne = FindOperation.prototype.removeOne;
-
-function checkedUpdate(update) {
-  const first = Array.isArray(update) ? "$" : Object.keys(update)[0];
-  if (first === undefined || !first.startsWith("$"))
-    throw new Error("the update operation document must contain atomic operators.");
-  return update;
-}
 
 const methods = {
   initializeOrderedBulkOp() {

@@ -6,13 +6,24 @@ const { Bulk, withId } = require("./bulk.js");
 const FIELDS = ["bypassDocumentValidation", "let", "comment"];
 const pick = (options, names) =>
   Object.fromEntries(names.filter((name) => options[name] !== undefined).map((name) => [name, options[name]]));
-const isAcknowledged = (collection, options) => (options.writeConcern ?? collection.getWriteConcern())?.w !== 0;
+
+// The write concern of options, which may have its fields instead.
+function concernOf(options) {
+  const fields = pick(options, ["w", "wtimeout", "j"]);
+  return options.writeConcern ?? (Object.keys(fields).length > 0 ? fields : undefined);
+}
+
+// What a method returns: an unacknowledged write has no other fields.
+function reported(collection, options, fields) {
+  const acknowledged = (concernOf(options) ?? collection.getWriteConcern())?.w !== 0;
+  return acknowledged ? { acknowledged, ...fields } : { acknowledged };
+}
 
 // Run one operation; a write error is thrown as a WriteError, not as a BulkWriteError.
 function runOne(collection, kind, operation, options) {
   const bulk = new Bulk(collection, true, pick(options, FIELDS)).add(kind, operation);
   try {
-    return bulk.execute(options.writeConcern);
+    return bulk.execute(concernOf(options));
   } catch (error) {
     if (error instanceof BulkWriteError && error.hasWriteErrors()) throw singleError(error);
     throw error;
@@ -26,13 +37,9 @@ function singleError(bulkError) {
 }
 
 function updateResult(collection, result, options) {
-  const reported = {
-    acknowledged: isAcknowledged(collection, options),
-    matchedCount: result.nMatched,
-    modifiedCount: result.nModified,
-  };
-  if (result.nUpserted > 0) reported.upsertedId = result.getUpsertedIdAt(0)._id;
-  return reported;
+  const counts = { matchedCount: result.nMatched, modifiedCount: result.nModified };
+  const upserted = result.nUpserted > 0 ? { upsertedId: result.getUpsertedIdAt(0)._id } : {};
+  return reported(collection, options, { ...counts, ...upserted });
 }
 
 function update(collection, filter, change, multi, options) {
@@ -50,7 +57,7 @@ function remove(collection, filter, limit, options) {
   if (filter === undefined) throw new Error("deleteOne and deleteMany need a filter");
   const operation = { q: filter, limit, ...pick(options, ["collation", "hint"]) };
   const result = runOne(collection, "delete", operation, options);
-  return { acknowledged: isAcknowledged(collection, options), deletedCount: result.nRemoved };
+  return reported(collection, options, { deletedCount: result.nRemoved });
 }
 
 function checkOperators(change, wanted) {
@@ -80,18 +87,20 @@ const updateOf = (each, multi) => ({
   ...pick(each, ["collation", "arrayFilters", "hint"]),
 });
 
+const idsByIndex = (ids) => Object.fromEntries(ids.map((each) => [each.index, each._id]));
+
 module.exports = {
   insertOne(document, options = {}) {
     const complete = withId(document);
     runOne(this, "insert", complete, options);
-    return { acknowledged: isAcknowledged(this, options), insertedId: complete._id };
+    return reported(this, options, { insertedId: complete._id });
   },
 
   insertMany(documents, options = {}) {
     const bulk = new Bulk(this, options.ordered ?? true, pick(options, FIELDS));
     for (const each of documents) bulk.insert(each);
-    const result = bulk.execute(options.writeConcern);
-    return { acknowledged: isAcknowledged(this, options), insertedIds: result.getInsertedIds() };
+    const result = bulk.execute(concernOf(options));
+    return reported(this, options, { insertedIds: result.getInsertedIds().map((each) => each._id) });
   },
 
   updateOne(filter, change, options = {}) {
@@ -124,16 +133,14 @@ module.exports = {
       if (OPERATIONS[name] === undefined) throw new Error(`unknown bulk operation ${name}`);
       OPERATIONS[name](bulk, each[name]);
     }
-    const result = bulk.execute(options.writeConcern);
-    return {
-      acknowledged: isAcknowledged(this, options),
+    const result = bulk.execute(concernOf(options));
+    return reported(this, options, {
       insertedCount: result.nInserted,
       matchedCount: result.nMatched,
-      modifiedCount: result.nModified,
       deletedCount: result.nRemoved,
       upsertedCount: result.nUpserted,
-      insertedIds: Object.fromEntries(result.getInsertedIds().map((id, index) => [index, id])),
-      upsertedIds: Object.fromEntries(result.getUpsertedIds().map((each) => [each.index, each._id])),
-    };
+      insertedIds: idsByIndex(result.getInsertedIds()),
+      upsertedIds: idsByIndex(result.getUpsertedIds()),
+    });
   },
 };

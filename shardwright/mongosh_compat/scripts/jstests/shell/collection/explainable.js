@@ -19,6 +19,10 @@ class DBExplainQuery extends DBQuery {
     return this._plan === undefined;
   }
 
+  forEach(action) {
+    if (this.hasNext()) action(this.next());
+  }
+
   count(appliesLimits = true) {
     return this._explainable._explain(this._countCommand(appliesLimits));
   }

@@ -34,6 +34,8 @@ module.exports = {
   },
 
   findOneAndUpdate(filter, update, options = {}) {
+    if (!Array.isArray(update) && !Object.keys(update)[0]?.startsWith("$"))
+      throw new Error("the update operation document must contain atomic operators");
     return run(this, { query: filter, update, ...fieldsOf(this, options) });
   },
 };

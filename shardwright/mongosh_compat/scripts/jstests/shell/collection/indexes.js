@@ -9,19 +9,36 @@ const nameOf = (keys) =>
     .map(([field, kind]) => `${field}_${Number.isFinite(Number(kind)) ? Number(kind) : kind}`)
     .join("_");
 
-// An index by its keys and options; the old forms are a name, or true for unique.
+// An index by its keys and options. The old forms of options are a name, true for unique, or an array of a name and of
+// booleans for unique and dropDups.
 function specOf(keys, options) {
-  if (typeof options === "string") return { key: keys, name: options };
-  if (typeof options === "boolean") return { key: keys, name: nameOf(keys), unique: options };
-  return { key: keys, name: nameOf(keys), ...options };
+  const spec = { key: keys, name: nameOf(keys) };
+  if (options === undefined || options === null || options === false) return spec;
+  if (typeof options === "object" && !Array.isArray(options)) return { ...spec, ...options };
+  const flags = ["unique", "dropDups"];
+  for (const each of [options].flat()) {
+    if (typeof each === "string") spec.name = each;
+    else if (typeof each !== "boolean" || flags.length === 0) throw new Error(`can't handle: ${typeof each}`);
+    else if (each) spec[flags.shift()] = true;
+    else flags.shift();
+  }
+  return spec;
 }
 
 module.exports = {
+  _genIndexName: nameOf,
+
+  _indexSpec(keys, options) {
+    return { ns: this._fullName, ...specOf(keys, options) };
+  },
+
   createIndex(keys, options, commitQuorum) {
+    if (arguments.length > 3) throw new Error("createIndex accepts up to 3 arguments");
     return this.createIndexes([keys], options, commitQuorum);
   },
 
   createIndexes(keysList, options, commitQuorum) {
+    if (arguments.length > 3) throw new Error("createIndexes accepts up to 3 arguments");
     if (!Array.isArray(keysList)) throw new Error("createIndexes first argument should be an array");
     const indexes = keysList.map((keys) => specOf(keys, options));
     return this.runCommand({

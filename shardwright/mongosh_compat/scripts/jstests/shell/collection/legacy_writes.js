@@ -62,7 +62,10 @@ module.exports = {
 
   save(document, options) {
     if (document === null || typeof document !== "object") throw new Error(`can't save a ${typeof document}`);
-    if (document._id === undefined) return this.insert(document, options);
+    if (document._id === undefined) {
+      document._id = ObjectId();
+      return this.insert(document, options);
+    }
     return this.update({ _id: document._id }, document, { ...options, upsert: true });
   },
 };

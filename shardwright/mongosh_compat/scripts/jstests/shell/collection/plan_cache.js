@@ -20,8 +20,11 @@ class PlanCache {
     this.#clear({});
   }
 
-  clearPlansByQuery(query, projection = {}, sort = {}) {
-    this.#clear({ query, projection, sort });
+  // Takes the parts of a query shape, or one document that has them.
+  clearPlansByQuery(query, projection, sort) {
+    if (query === undefined) throw new Error("required parameter query missing");
+    const isShape = projection === undefined && sort === undefined && "query" in query;
+    this.#clear(isShape ? query : { query, projection: projection ?? {}, sort: sort ?? {} });
   }
 
   #clear(shape) {

@@ -18,6 +18,24 @@ const FLAGS = {
   partial: 128,
 };
 
+// The fields of the find command for flags and for modifiers.
+const FLAG_FIELDS = {
+  tailable: "tailable",
+  noTimeout: "noCursorTimeout",
+  awaitData: "awaitData",
+  partial: "allowPartialResults",
+};
+const MODIFIERS = {
+  orderby: "sort",
+  $hint: "hint",
+  $min: "min",
+  $max: "max",
+  $maxTimeMS: "maxTimeMS",
+  $comment: "comment",
+  $returnKey: "returnKey",
+  $showDiskLoc: "showRecordId",
+};
+
 // Numbers in brackets are positions in the result.
 const asArray = {
   get(query, name, receiver) {
@@ -30,7 +48,7 @@ const asArray = {
 class DBQuery {
   // `given`: projection, limit, skip, batchSize and other fields of the find command; `flags` of the old protocol.
   constructor(collection, filter, given = {}) {
-    const { limit, skip, batchSize, flags, ...fields } = given;
+    const { projection, limit, skip, batchSize, flags, ...fields } = given;
     const hidden = {
       _collection: collection,
       _db: collection.getDB(),
@@ -43,6 +61,7 @@ class DBQuery {
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value, writable: true });
     this._self = new Proxy(this, asArray);
     this._addOptions(fields);
+    if (projection) this.projection(projection);
     if (limit) this.limit(limit);
     if (skip) this.skip(skip);
     if (batchSize) this.batchSize(batchSize);
@@ -197,17 +216,26 @@ class DBQuery {
     return this._self;
   }
 
-  // The old form of options: $orderby, $hint and others next to the filter.
+  // The flags of the old protocol.
+  get _options() {
+    const flags = Object.entries(FLAG_FIELDS).filter(([, name]) => this._fields[name]);
+    return flags.reduce((sum, [flag]) => sum | FLAGS[flag], this._readPreference ? FLAGS.slaveOk : 0);
+  }
+
+  // The filter, or a document of the old protocol that has it with modifiers next to it.
+  get _query() {
+    const given = Object.entries(MODIFIERS).filter(([, name]) => name in this._fields);
+    if (given.length === 0) return this._filter;
+    return { query: this._filter, ...Object.fromEntries(given.map(([old, name]) => [old, this._fields[name]])) };
+  }
+
+  modifiers(document) {
+    for (const [name, value] of Object.entries(document)) this._addSpecial(name, value);
+    return this._self;
+  }
+
   _addSpecial(name, value) {
-    const fields = {
-      $orderby: "sort",
-      $hint: "hint",
-      $min: "min",
-      $max: "max",
-      $maxTimeMS: "maxTimeMS",
-      $comment: "comment",
-    };
-    return this._set(fields[name] ?? name.slice(1), value);
+    return this._set(MODIFIERS[name] ?? MODIFIERS[name.slice(1)] ?? name.slice(1), value);
   }
 
   hasNext() {
@@ -255,6 +283,10 @@ class DBQuery {
     return this.toArray()[index];
   }
 
+  arrayAccess(index) {
+    return this._at(index);
+  }
+
   itcount() {
     return this._exec().itcount();
   }
@@ -280,6 +312,13 @@ class DBQuery {
 
   size() {
     return this.count(true);
+  }
+
+  // The number of documents that match, less those that `skip` and `limit` leave out.
+  countReturn() {
+    const { limit = 0, skip = 0 } = this._fields;
+    const rest = this.count() - skip;
+    return limit > 0 ? Math.min(limit, rest) : rest;
   }
 
   _countCommand(appliesLimits) {

@@ -58,12 +58,12 @@ function* pieces(operations) {
 }
 
 function add(result, kind, reply, indexOf, operationOf) {
-  const upserted = reply.upserted ?? [];
-  if (kind === "insert") result.nInserted += reply.n;
-  if (kind === "delete") result.nRemoved += reply.n;
+  const { n = 0, upserted = [] } = reply; // an unacknowledged write has no numbers
+  if (kind === "insert") result.nInserted += n;
+  if (kind === "delete") result.nRemoved += n;
   if (kind === "update") {
     result.nUpserted += upserted.length;
-    result.nMatched += reply.n - upserted.length;
+    result.nMatched += n - upserted.length;
     result.nModified += reply.nModified ?? 0;
   }
   for (const each of upserted) result.upserted.push({ index: indexOf(each.index), _id: each._id });

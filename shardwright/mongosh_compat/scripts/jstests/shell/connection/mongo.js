@@ -82,9 +82,10 @@ class MongoConnection {
   // `_exchange`, or the flags of the old shell; the server's address is added to them as `answeredBy`.
   runCommand(database, command, options) {
     const known = typeof options === "object" ? options : {};
-    const { reply, hostAndPort } = this._exchange(database, command, known);
+    const isUnanswered = Number(command.writeConcern?.w) === 0;
+    const { reply, hostAndPort } = this._exchange(database, command, { ...known, isUnanswered });
     known.answeredBy = hostAndPort;
-    return reply;
+    return isUnanswered ? { ok: 1 } : reply;
   }
 
   getDB(name, session = this._implicitSession) {
