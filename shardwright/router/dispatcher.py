@@ -96,7 +96,7 @@ class Dispatcher:
         outcome, code, answer = OK, 0, None
         try:
             if command is None:
-                raise CommandError(ErrorCode.CommandNotFound, f"no such command: '{request.name}'")
+                raise CommandError(ErrorCode.CommandNotFound, f"no such cmd: {request.name}")
             composed = self._composed.of(command, request.fields, is_begun=begun is not None)
             for run in composed.stages:
                 waiting = run(operation, command)

@@ -205,6 +205,8 @@ def named_in_full(request: Request) -> Namespace:
     Raises BadValue if it is not a string, or InvalidNamespace.
     """
     text = request.collection
+    if "\0" in text:
+        raise _invalid("namespaces cannot have embedded null characters")
     namespace = Namespace.parse(text)
     if not namespace.collection or not is_valid_database_name(namespace.db):
         raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")

@@ -331,6 +331,8 @@ def test_metrics_of_commands() -> None:
         ({"filemd5": 1, "root": 5}, 73, "'root' must be of type String"),
         ({"renameCollection": 5, "to": "d.y"}, 2, "collection name has invalid type int"),
         ({"renameCollection": "d", "to": "d.y"}, 73, "Invalid namespace specified 'd'"),
+        ({"renameCollection": "d.x\0", "to": "d.y"}, 73, "namespaces cannot have embedded null characters"),
+        ({"split": "d.\0", "find": {"a": 1}}, 73, "namespaces cannot have embedded null characters"),
         ({"renameCollection": "d.x", "to": "d"}, 73, "Invalid target namespace: d"),
         ({"renameCollection": "d.x", "to": "d.y\0"}, 73, "namespaces cannot have embedded null characters"),
         ({"renameCollection": "d.x", "to": "d.$x"}, 20, "error with target namespace: Invalid collection name: $x"),
