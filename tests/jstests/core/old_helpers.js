@@ -104,6 +104,47 @@
 
   assert(!testingReplication, "a suite does not test replication by itself");
 
+  jsTestLog("Numbers");
+  const throwsText = (action, text) => assert.eq(text, assert.throws(action).message);
+  const tooLarge = "number passed to NumberLong must be representable as an int64_t";
+  for (const value of [NaN, 2 ** 63, -(2 ** 63) - 2048]) throwsText(() => NumberLong(value), tooLarge);
+  for (const text of ["", "y", "9223372036854775808"])
+    throwsText(() => NumberLong(text), "could not convert string to long long");
+  assert.eq(NumberLong("-9223372036854775808"), NumberLong(-(2 ** 63)));
+  assert.eq(2 ** 32 + 2, NumberLong(0, 1, 2).toNumber());
+  assert.throws(() => NumberLong(0, 1.5, 0));
+  assert.throws(() => NumberLong("1", 0, 0));
+  assert.gt(NumberLong(2).compare(NumberLong(1)), 0);
+  assert.throws(() => NumberLong(2).compare(1));
+  assert.throws(() => NumberLong(2).compare());
+  const id = ObjectId();
+  assert.eq(id, ObjectId(id.valueOf()));
+  assert.eq.automsg("a", "eval(tojson(a))");
+
+  jsTestLog("Write concerns");
+  coll.setWriteConcern({ w: 1 });
+  assert(coll.getWriteConcern() instanceof WriteConcern);
+  assert.eq({ w: 1 }, coll.getWriteConcern().toJSON());
+  assert.commandWorked(coll.insert({ _id: "concern" }));
+  coll.unsetWriteConcern();
+  assert.eq(undefined, coll.getWriteConcern());
+  assert.eq({ w: "majority", wtimeout: 5 }, WriteConcern("majority", 5).toJSON());
+  for (const bad of [{ w: -1 }, { wtimeout: "5" }, { j: 1 }]) assert.throws(() => WriteConcern(bad));
+  assert.throws(() => WriteConcern({ w: 1 }, 5));
+
+  jsTestLog("Stored functions");
+  const scripts = db.getCollection("system.js");
+  assert.commandWorked(scripts.insert({ _id: "oldHelpersTwice", value: (number) => 2 * number }));
+  assert.commandWorked(scripts.insert({ _id: "oldHelpersValue", value: 7 }));
+  db.loadServerScripts();
+  assert.eq(14, oldHelpersTwice(oldHelpersValue));
+  scripts.remove({ _id: /^oldHelpers/ });
+
+  jsTestLog("Times and versions");
+  const opTime = (seconds, t) => ({ ts: Timestamp(seconds, 1), t });
+  assert.eq([-1, 0], [rs.compareOpTimes(opTime(3, 1), opTime(2, 2)), rs.compareOpTimes(opTime(3, 1), opTime(3, 1))]);
+  assert.eq(1, rs.compareOpTimes(opTime(3, 1), opTime(2, 1)));
+
   jsTestLog("Completion");
   const completions = (text) => (shellAutocomplete(text), __autocomplete__);
   for (const each of ["getName(", "prototype", "hasOwnProperty", "old_helpers"])
@@ -113,12 +154,12 @@
 
   jsTestLog("The log of a server");
   const connection = db.getMongo();
-  const id = JSON.parse(checkLog.getGlobalLog(connection)[0]).id;
-  checkLog.contains(connection, `"id":${id}`);
-  checkLog.containsJson(connection, id, {});
+  const logId = JSON.parse(checkLog.getGlobalLog(connection)[0]).id;
+  checkLog.contains(connection, `"id":${logId}`);
+  checkLog.containsJson(connection, logId, {});
   checkLog.containsWithAtLeastCount(connection, /"id"/, 1);
   assert(!checkLog.checkContainsOnce(connection, "no such text in the log"));
-  assert(!checkLog.checkContainsOnceJson(connection, id, { noSuchAttribute: () => false }));
+  assert(!checkLog.checkContainsOnceJson(connection, logId, { noSuchAttribute: () => false }));
   assert.eq('{"a":"x","b":[1.0,{}]}', checkLog.formatAsJsonLogLine({ a: "x", b: [1, {}] }));
   assert.eq('{ a: "x", b: [ 1.0, {} ] }', checkLog.formatAsLogLine({ a: "x", b: [1, {}] }));
   assert.eq(7, checkLog.formatAsLogLine(7));

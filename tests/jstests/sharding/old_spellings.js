@@ -27,6 +27,9 @@
   assert.eq(0, s.chunkDiff("foo", "old"));
   assert.eq(s.shard0.shardName, s.normalize(0));
 
+  assert.eq(["6.0", "5.0", "4.4"], ["latest", "last-lts", "4.4"].map(MongoRunner.getBinVersionFor));
+  assert(MongoRunner.areBinVersionsTheSame("6.0.5", "latest"));
+  assert(!MongoRunner.areBinVersionsTheSame("last-lts", "latest"));
   assert.commandWorked(s.s0.adminCommand({ flushRouterConfig: 1 }));
   s.stop();
 })();

@@ -18,9 +18,12 @@ function rename(constructor, type, methods) {
 }
 
 const NumberLong = rename(
-  function NumberLong(value = 0) {
+  function NumberLong(value = 0, ...halves) {
+    if (halves.length > 0) return longOfHalves(value, ...halves);
     if (value instanceof BSON.Long) return BSON.Long.fromBits(value.low, value.high);
     if (typeof value === "string") return longOfText(value);
+    if (!(Number(value) >= -(2 ** 63) && Number(value) < 2 ** 63))
+      throw new Error("number passed to NumberLong must be representable as an int64_t");
     return BSON.Long.fromNumber(Number(value));
   },
   BSON.Long,
@@ -52,10 +55,30 @@ for (const [name, get] of Object.entries({
 }
 
 function longOfText(text) {
-  const value = BSON.Long.fromString(text, 10);
-  if (!/^[+-]?\d+$/.test(text)) throw new Error("could not convert string to long long");
-  return value;
+  const isInteger = /^[+-]?\d+$/.test(text);
+  const value = isInteger ? BigInt(text) : 0n;
+  if (!isInteger || BigInt.asIntN(64, value) !== value) throw new Error("could not convert string to long long");
+  return BSON.Long.fromBigInt(value);
 }
+
+// The first number, an approximation, does not matter.
+function longOfHalves(approximation, ...halves) {
+  const isHalf = (value) => Number.isInteger(value) && value >= 0 && value < 2 ** 32;
+  if (typeof approximation !== "number" || halves.length !== 2 || !halves.every(isHalf))
+    throw new Error("NumberLong needs a number and two unsigned 32 bit integers");
+  const [top, bottom] = halves;
+  return BSON.Long.fromBits(bottom | 0, top | 0);
+}
+
+const compareLongs = BSON.Long.prototype.compare;
+Object.defineProperty(BSON.Long.prototype, "compare", {
+  value(...others) {
+    if (others.length !== 1 || !(others[0] instanceof BSON.Long)) throw new Error("compare needs a NumberLong");
+    return compareLongs.call(this, others[0]);
+  },
+  configurable: true,
+  writable: true,
+});
 
 const NumberInt = rename(
   function NumberInt(value = 0) {
@@ -104,7 +127,7 @@ const ObjectId = rename(
       return encoding === undefined ? this.tojson() : objectIdText.call(this, encoding);
     },
     valueOf() {
-      return this.tojson();
+      return this.toHexString();
     },
     tojson() {
       return `ObjectId("${this.toHexString()}")`;

@@ -73,6 +73,7 @@ const names = {
   rs,
   sh,
   ...require("./write_results.js"),
+  WriteConcern: require("./write_concern.js").WriteConcern,
   ...versions,
   _convertExceptionToReturnStatus,
   _getErrorWithCode,

@@ -1,5 +1,6 @@
 "use strict";
 // `sh` and `rs`: helpers for sharding and replica sets, on the global `db`. A ShardingTest has the helpers of `sh` too.
+const { timestampCmp } = require("./bson_order.js");
 const { assert } = require("./assert/assert.js");
 const { printShardingStatus } = require("./cluster/sharding_status.js");
 const { tojson } = require("./tojson.js");
@@ -253,6 +254,7 @@ const rs = {
   hello: () => globalThis.db.hello(),
   stepDown: (seconds = 60) => onAdmin({ replSetStepDown: seconds }),
   freeze: (seconds) => onAdmin({ replSetFreeze: seconds }),
+  compareOpTimes: (left, right) => Math.sign(left.t - right.t) || timestampCmp(left.ts, right.ts),
   secondaryOk: (value = true) => globalThis.db.getMongo().setSecondaryOk(value),
 };
 Object.assign(rs, { config: rs.conf, slaveOk: rs.secondaryOk });

@@ -23,10 +23,10 @@ function neq(left, right, message) {
   if (friendlyEqual(left, right)) fail(`[${tojson(left)}] and [${tojson(right)}] are equal`, message);
 }
 
-eq.automsg = (left, right) =>
-  eq(host.evaluate(`(${left})`, "eq"), host.evaluate(`(${right})`, "eq"), `[${left}] != [${right}]`);
-neq.automsg = (left, right) =>
-  neq(host.evaluate(`(${left})`, "neq"), host.evaluate(`(${right})`, "neq"), `[${left}] == [${right}]`);
+// The sources are evaluated where `a` and `b` are these sources themselves, as in the old shell.
+const evaluate = host.evaluate("(function (a, b) { return [eval(a), eval(b)]; })", "automsg");
+eq.automsg = (left, right) => eq(...evaluate(left, right), `[${left}] != [${right}]`);
+neq.automsg = (left, right) => neq(...evaluate(left, right), `[${left}] == [${right}]`);
 
 // Documents are equal except for the order of their fields.
 function docEq(expected, found, message) {

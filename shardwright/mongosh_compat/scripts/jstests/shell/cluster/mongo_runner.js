@@ -17,12 +17,23 @@ let lastMongod = 0;
 // An option without a value, as on a command line, is an empty string.
 const isGiven = (option) => Boolean(option) || option === "";
 
+// The version of clusters, and the releases before it.
+const VERSIONS = { "": "6.0", latest: "6.0", "last-continuous": "5.3", "last-lts": "5.0", "last-stable": "5.0" };
+
 const MongoRunner = {
   EXIT_CLEAN: 0,
   EXIT_SIGKILL: 9,
   dataDir: host.settings.directory,
   dataPath: `${host.settings.directory}/`,
   dbpaths: [],
+
+  // The version of a binary by its name, such as "latest"; a version is its own name.
+  getBinVersionFor: (name) => VERSIONS[name] ?? name,
+
+  areBinVersionsTheSame(left, right) {
+    const [a, b] = [left, right].map((name) => MongoRunner.getBinVersionFor(name).split("."));
+    return [0, 1].every((index) => a[index] === b[index]);
+  },
 
   // Start a mongod and connect to it.
   runMongod(options = {}) {

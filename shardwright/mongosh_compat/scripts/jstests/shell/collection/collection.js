@@ -2,6 +2,7 @@
 // `DBCollection`: a collection of a database, whose properties are the collections with longer names.
 const { _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
+const { concernOf } = require("../write_concern.js");
 
 const asCollections = {
   get(collection, name, receiver) {
@@ -59,8 +60,8 @@ class DBCollection {
     return concern ? { writeConcern: concern } : {};
   }
 
-  setWriteConcern(concern) {
-    this._writeConcern = concern;
+  setWriteConcern(...parameters) {
+    this._writeConcern = concernOf(parameters);
   }
 
   getWriteConcern() {

@@ -2,6 +2,7 @@
 // `DB`: a database of a connection, whose properties are its collections.
 const { ErrorCodes, _getErrorWithCode } = require("../errors.js");
 const { tojson } = require("../tojson.js");
+const { concernOf } = require("../write_concern.js");
 const administration = require("./database_admin.js");
 const { noteUnknown, refuseFailPoint } = require("./unmet_settings.js");
 
@@ -128,8 +129,8 @@ class DB {
     return watchOn(this, 1, pipeline, options);
   }
 
-  setWriteConcern(concern) {
-    this._writeConcern = concern;
+  setWriteConcern(...parameters) {
+    this._writeConcern = concernOf(parameters);
   }
 
   getWriteConcern() {

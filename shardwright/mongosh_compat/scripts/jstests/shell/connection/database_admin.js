@@ -151,6 +151,12 @@ const methods = {
     return this.getMongo().logout(this.getName());
   },
 
+  // Make the functions and values in `system.js` global names.
+  loadServerScripts() {
+    for (const { _id, value } of this.getCollection("system.js").find().toArray())
+      globalThis[_id] = value?._bsontype === "Code" ? host.evaluate(`(${value.code})`, "system.js") : value;
+  },
+
   printShardingStatus(isVerbose) {
     require("../cluster/sharding_status.js").printShardingStatus(this.getSiblingDB("config"), isVerbose);
   },

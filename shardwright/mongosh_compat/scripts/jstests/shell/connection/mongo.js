@@ -1,6 +1,7 @@
 "use strict";
 // `Mongo`: the connection that databases, sessions and cursors share.
 const { isNetworkError } = require("../errors.js");
+const { concernOf } = require("../write_concern.js");
 const { parseAddress } = require("./address.js");
 const { DB } = require("./database.js");
 const { DriverSession } = require("./session.js");
@@ -217,8 +218,8 @@ class MongoConnection {
     return this._implicitSession.getOptions().isCausalConsistency();
   }
 
-  setWriteConcern(concern) {
-    this._writeConcern = concern;
+  setWriteConcern(...parameters) {
+    this._writeConcern = concernOf(parameters);
   }
 
   getWriteConcern() {
