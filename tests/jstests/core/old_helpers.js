@@ -132,6 +132,20 @@
   for (const bad of [{ w: -1 }, { wtimeout: "5" }, { j: 1 }]) assert.throws(() => WriteConcern(bad));
   assert.throws(() => WriteConcern({ w: 1 }, 5));
 
+  jsTestLog("Addresses");
+  for (const [address, start] of [
+    [undefined, "Missing connection string"],
+    [null, "Incorrect type"],
+    [" ", "Empty connection string"],
+    [":/test", "Empty host component"],
+    ["/test", "Failed to parse mongodb"],
+    ["mongodb://localhost:/test", "No digits"],
+    ["mongodb://localhost:65536", "Port number 65536 out of range"],
+    ["mongodb://::1:27017", "More than one ':' detected."],
+  ])
+    assert(assert.throws(() => connect(address)).message.startsWith(start), start);
+  assert.throwsWithCode(() => connect("mongodb://localhost:1cat"), ErrorCodes.FailedToParse);
+
   jsTestLog("Stored functions");
   const scripts = db.getCollection("system.js");
   assert.commandWorked(scripts.insert({ _id: "oldHelpersTwice", value: (number) => 2 * number }));

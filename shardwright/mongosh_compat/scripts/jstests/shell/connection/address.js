@@ -1,6 +1,9 @@
 "use strict";
 // Connection strings: host:port, set/host:port,host:port, and mongodb:// URIs.
+const { ErrorCodes } = require("../errors.js");
+
 const DEFAULT_PORT = 27017;
+const PORT_MAX = 65535;
 
 // Returns {hosts: ["host:port"], set: name or null, database, options}.
 function parseAddress(text) {
@@ -9,6 +12,7 @@ function parseAddress(text) {
   const [, first, , rest] = /^([^/]*)(\/(.*))?$/.exec(text);
   if (rest === undefined || first.includes(":"))
     return { hosts: hostList(first), set: null, database: rest || "test", options: {} };
+  if (first === "") throw parsingError(`Failed to parse mongodb address "${text}": missing host name`);
   return { hosts: hostList(rest.split("/")[0]), set: first, database: rest.split("/")[1] ?? "test", options: {} };
 }
 
@@ -25,8 +29,28 @@ function parseUri(text) {
   return { hosts: hostList(hosts), set: options.replicaSet ?? null, database: database || "test", options, given };
 }
 
-const hostList = (text) =>
-  text.split(",").map((each) => (/:\d+$/.test(each) ? each : `${each || "localhost"}:${DEFAULT_PORT}`));
+const hostList = (text) => text.split(",").map(hostAndPort);
+
+function hostAndPort(text) {
+  const [name, port = String(DEFAULT_PORT), ...more] = text.split(":");
+  if (more.length > 0) throw parsingError(`More than one ':' detected. "${text}" would need brackets for IPv6`);
+  if (name === "") throw parsingError(`Empty host component parsing HostAndPort from "${text}"`);
+  if (port === "") throw parsingError(`No digits after the ':' in "${text}"`);
+  if (!/^\d+$/.test(port)) throw parsingError(`the port in "${text}" is not a number`);
+  if (Number(port) > PORT_MAX) throw parsingError(`Port number ${port} out of range in "${text}"`);
+  return `${name}:${port}`;
+}
+
+const parsingError = (message) => Object.assign(new Error(message), { code: ErrorCodes.FailedToParse });
+
+// The address given to `connect`.
+function checkedAddress(value) {
+  if (value instanceof MongoURI) return value.uri;
+  if (value === undefined) throw new Error("Missing connection string");
+  if (typeof value !== "string") throw new Error(`Incorrect type "${typeof value}" for connection string "${value}"`);
+  if (value.trim() === "") throw new Error("Empty connection string");
+  return value.trim();
+}
 
 const splitHost = (host) => {
   const [, name, port] = /^(.*):(\d+)$/.exec(host);
@@ -49,4 +73,4 @@ MongoURI.prototype.toString = function () {
   return this.uri;
 };
 
-module.exports = { MongoURI, parseAddress, splitHost };
+module.exports = { MongoURI, checkedAddress, parseAddress, splitHost };

@@ -2,7 +2,7 @@
 // `Mongo`: the connection that databases, sessions and cursors share.
 const { isNetworkError } = require("../errors.js");
 const { concernOf } = require("../write_concern.js");
-const { parseAddress } = require("./address.js");
+const { checkedAddress, parseAddress } = require("./address.js");
 const { DB } = require("./database.js");
 const { DriverSession } = require("./session.js");
 const { Topology } = require("./topology.js");
@@ -268,7 +268,7 @@ MongoConnection.prototype.constructor = Mongo;
 
 // Connect and return the database in the address.
 function connect(address) {
-  const connection = new MongoConnection(address);
+  const connection = new MongoConnection(checkedAddress(address));
   return connection.getDB(connection.defaultDB);
 }
 
