@@ -38,6 +38,7 @@
   const replacing = coll.initializeOrderedBulkOp();
   replacing.find({ _id: 1 }).upsert().updateOne({ a: 1 });
   assert.eq({ index: 0, _id: 1 }, replacing.execute().toSingleResult().getUpsertedId());
+  assert.eq(9, coll.update({ _id: 9 }, { a: 1 }, true)._id);
   const mixed = coll.initializeUnorderedBulkOp();
   mixed.insert({ _id: 2 });
   mixed.find({ _id: 2 }).update({ $set: { b: 1 } });
@@ -83,6 +84,7 @@
   fresh({ _id: 1, other: DBRef(coll.getName(), 2) }, { _id: 2, far: DBRef(coll.getName(), 1, db.getName()) });
   assert.eq(2, coll.findOne({ _id: 1 }).other.fetch()._id);
   assert.eq(1, coll.findOne({ _id: 2 }).far.fetch()._id);
+  assert.docEq('DBRef("c", 1)', DBRef("c", 1), "documents are compared by == first");
   assert.throws(() => DBRef("alone"));
   assert.throws(() => DBRef(coll.getName(), 1, 2));
 
@@ -145,6 +147,33 @@
   ])
     assert(assert.throws(() => connect(address)).message.startsWith(start), start);
   assert.throwsWithCode(() => connect("mongodb://localhost:1cat"), ErrorCodes.FailedToParse);
+
+  jsTestLog("Texts");
+  assert.eq('{\n\t"a" : {\n\t\t\n\t},\n\t"b" : [ ]\n}', tojson({ a: {}, b: [] }, "", false));
+  assert.eq(["{ }", "{  }", "{\n\t\n}"], [tojson({}), tojsononeline({}), tojson({}, "", false)]);
+  assert.eq('{ "a" : { "$numberLong" : "64" } }', tostrictjson({ a: NumberLong(64) }));
+  for (const [value, text] of [
+    [ObjectId("0123456789abcdef01234567"), '{"$oid":"0123456789abcdef01234567"}'],
+    [BinData(0, "AQID"), '{"$binary":"AQID","$type":"00"}'],
+    [Timestamp(2, 1), '{"$timestamp":{"t":2,"i":1}}'],
+    [/^a/i, '{"$regex":"^a","$options":"i"}'],
+    [MinKey, '{"$minKey":1}'],
+    [NumberInt(5), "5"],
+    [NumberDecimal(3.14), '{"$numberDecimal":"3.14000000000000"}'],
+    [DBRef("c", 1), '{"$ref":"c","$id":1}'],
+  ])
+    assert.eq(text, JSON.stringify(value));
+  assert.eq([true, 0], [ObjectId().isObjectId, Object.bsonsize(null)]);
+  assert.eq("DBQuery: d.c -> { }", DBQuery(db.getMongo(), db, coll, "d.c", {}).toString());
+  assert(coll.find() instanceof DBQuery);
+  assert.eq(["a", "a.b"], [new DB(null, "a").toString(), new DBCollection(null, null, "b", "a.b").toString()]);
+  assert.throws(() => coll.insertOne(1));
+  db.old_helpers.setSecondaryOk();
+  assert(db.old_helpers.getSecondaryOk(), "a database remembers the settings of its collections");
+  db.old_helpers.setSecondaryOk(false);
+  assert.lt(bsonWoCompare(NumberDecimal("1.5"), NumberDecimal("2")), 0);
+  assert.eq("", shellHelper("show", "tables ;"));
+  assert.throws(() => shellHelper("show", "nothing"));
 
   jsTestLog("Stored functions");
   const scripts = db.getCollection("system.js");

@@ -51,6 +51,9 @@ const methods = {
   toString() {
     return this.tojson();
   },
+  toJSON() {
+    return { $binary: this.base64(), $type: this.sub_type.toString(16).padStart(2, "0") };
+  },
 };
 for (const type of [Binary, BSON.UUID]) {
   for (const [name, method] of Object.entries(methods)) {

@@ -2,6 +2,8 @@
 // The old shell's names for BSON types: functions that may be called without `new`, on the classes of the bson package.
 const BSON = require("bson");
 
+const { tojson } = require("./tojson.js");
+
 const plainText = (type) => type.prototype.toString;
 const longText = plainText(BSON.Long);
 const decimalText = plainText(BSON.Decimal128);
@@ -37,6 +39,9 @@ const NumberLong = rename(
     tojson() {
       const text = longText.call(this, 10);
       return Math.abs(this.toNumber()) <= 2 ** 31 - 1 ? `NumberLong(${text})` : `NumberLong("${text}")`;
+    },
+    toJSON() {
+      return { $numberLong: longText.call(this, 10) };
     },
   },
 );
@@ -98,10 +103,16 @@ const NumberInt = rename(
   },
 );
 
+// A double has 15 digits, as in the old shell.
+function textOfDecimal(value) {
+  if (value instanceof BSON.Decimal128) return decimalText.call(value);
+  if (typeof value === "number" && Number.isFinite(value) && value !== 0) return value.toPrecision(15);
+  return String(value?.exactValueString ?? value);
+}
+
 const NumberDecimal = rename(
   function NumberDecimal(value = "0") {
-    const text = value instanceof BSON.Decimal128 ? decimalText.call(value) : String(value?.exactValueString ?? value);
-    return BSON.Decimal128.fromStringWithRounding(text);
+    return BSON.Decimal128.fromStringWithRounding(textOfDecimal(value));
   },
   BSON.Decimal128,
   {
@@ -110,6 +121,9 @@ const NumberDecimal = rename(
     },
     tojson() {
       return `NumberDecimal("${decimalText.call(this)}")`;
+    },
+    toJSON() {
+      return { $numberDecimal: decimalText.call(this) };
     },
   },
 );
@@ -132,8 +146,12 @@ const ObjectId = rename(
     tojson() {
       return `ObjectId("${this.toHexString()}")`;
     },
+    toJSON() {
+      return { $oid: this.toHexString() };
+    },
   },
 );
+Object.defineProperty(BSON.ObjectId.prototype, "isObjectId", { value: true });
 Object.defineProperty(BSON.ObjectId.prototype, "str", {
   get() {
     return this.toHexString();
@@ -162,6 +180,9 @@ const Timestamp = rename(
     },
     tojson() {
       return `Timestamp(${this.t}, ${this.i})`;
+    },
+    toJSON() {
+      return { $timestamp: { t: this.t, i: this.i } };
     },
   },
 );
@@ -199,6 +220,9 @@ const DBRef = rename(
     getDb() {
       return this.db;
     },
+    toString() {
+      return tojson(this);
+    },
     // The referenced document, of the current database if the reference names none.
     fetch() {
       const database = this.db ? globalThis.db.getSiblingDB(this.db) : globalThis.db;
@@ -234,6 +258,7 @@ const callable = (name, type) => {
   };
   Object.defineProperty(constructor, "prototype", { value: type.prototype });
   const text = `{ "$${name}" : 1 }`;
+  Object.defineProperty(constructor, "toJSON", { value: () => ({ [`$${name}`]: 1 }) });
   for (const target of [type.prototype, constructor]) {
     Object.defineProperty(target, "tojson", { value: () => text });
     Object.defineProperty(target, "toString", { value: () => text });

@@ -25,7 +25,8 @@ define(Object, {
   },
   merge: (target, source, isDeep) => Object.extend(Object.extend({}, target, isDeep), source, isDeep),
   keySet: (document) => Object.keys(document),
-  bsonsize: (document) => toBytes(Array.isArray(document) ? { ...document } : document).length,
+  bsonsize: (document) =>
+    document === null ? 0 : toBytes(Array.isArray(document) ? { ...document } : document).length,
   invalidForStorage: () => null,
 });
 
@@ -81,6 +82,12 @@ define(Date, {
     return Date.now() - started;
   },
   printAsUTC: true,
+});
+
+define(RegExp.prototype, {
+  toJSON() {
+    return { $regex: this.source, $options: this.flags };
+  },
 });
 
 define(Date.prototype, {

@@ -22,7 +22,7 @@ const { DBCollection } = require("./collection/collection.js");
 const { DBCommandCursor } = require("./collection/command_cursor.js");
 const { Explainable } = require("./collection/explainable.js");
 const { PlanCache } = require("./collection/plan_cache.js");
-const { DBQuery } = require("./collection/query.js");
+const { OldQuery } = require("./collection/query.js");
 const { MongoURI } = require("./connection/address.js");
 const { DB } = require("./connection/database.js");
 const { Mongo, closeAll, connect } = require("./connection/mongo.js");
@@ -93,7 +93,7 @@ const names = {
   DBCollection,
   DBCommandCursor,
   DBExplainable: Explainable,
-  DBQuery,
+  DBQuery: OldQuery,
   DriverSession,
   Explainable,
   Mongo,
@@ -117,8 +117,7 @@ const names = {
   _isSpiderMonkeyDebugEnabled: () => false,
   getBuildInfo: buildInfo,
   buildInfo,
-  shellHelper: {},
-  tostrictjson: (value) => JSON.stringify(value),
+  shellHelper: require("./shell_helper.js").shellHelper,
 };
 
 for (const [name, value] of Object.entries(names)) {

@@ -51,8 +51,9 @@ function nested(value, indent, isOneLine) {
 }
 
 function block(open, close, items, valueOf, indent, isOneLine, prefix = () => "") {
-  if (items.length === 0) return `${open} ${close}`;
   const [lineEnd, inner] = isOneLine ? [" ", ""] : ["\n", `${indent}\t`];
+  // The old shell leaves an empty line in an empty document, but none in an empty array.
+  if (items.length === 0) return open === "[" ? "[ ]" : `{${lineEnd}${inner}${lineEnd}${isOneLine ? "" : indent}}`;
   const lines = Array.from(items, (item) => inner + prefix(item) + inside(valueOf(item), inner, isOneLine));
   return open + lineEnd + lines.join(`,${lineEnd}`) + lineEnd + (isOneLine ? "" : indent) + close;
 }
@@ -75,6 +76,7 @@ const codeText = (value, indent, isOneLine) =>
   nested({ code: String(value.code), ...(value.scope ? { scope: value.scope } : {}) }, indent, isOneLine);
 
 const tojsononeline = (value) => tojson(value, "", true);
+const tostrictjson = (value) => tojsononeline(JSON.parse(JSON.stringify(value)));
 const tojsonObject = (value, indent, isOneLine) => tojson(value, indent, isOneLine);
 
-module.exports = { tojson, tojsononeline, tojsonObject };
+module.exports = { tojson, tojsononeline, tojsonObject, tostrictjson };

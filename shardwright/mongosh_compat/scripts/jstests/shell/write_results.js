@@ -181,6 +181,7 @@ class WriteResult {
       _concernError: bulk.writeConcernErrors[0] ?? null,
     };
     for (const [name, value] of Object.entries(hidden)) Object.defineProperty(this, name, { value });
+    if (this.nUpserted > 0) Object.defineProperty(this, "_id", { value: this.getUpsertedId()._id });
   }
 
   getUpsertedId() {

@@ -30,7 +30,7 @@ neq.automsg = (left, right) => neq(...evaluate(left, right), `[${left}] == [${ri
 
 // Documents are equal except for the order of their fields.
 function docEq(expected, found, message) {
-  if (bsonUnorderedFieldsCompare(expected, found) !== 0) {
+  if (!isDocEq(expected, found)) {
     fail(
       `expected document ${tojson(sortDoc(expected))} and actual document ${tojson(sortDoc(found))} are not equal`,
       message,
@@ -76,7 +76,7 @@ const isnull = (value, message) => {
 module.exports = { eq, neq, docEq, setEq, sameMembers, fuzzySameMembers, isnull, _isDocEq: isDocEq };
 
 function isDocEq(left, right) {
-  return bsonUnorderedFieldsCompare(left, right) === 0;
+  return left == right || bsonUnorderedFieldsCompare(left, right) === 0;
 }
 
 // Not a member of `assert`.

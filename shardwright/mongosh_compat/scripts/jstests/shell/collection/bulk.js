@@ -5,7 +5,10 @@ const { BulkWriteError, BulkWriteResult } = require("../write_results.js");
 const { tojson } = require("../tojson.js");
 const { emptyResult, runBatch } = require("./write_batch.js");
 
-const withId = (document) => (document._id === undefined ? { _id: ObjectId(), ...document } : document);
+function withId(document) {
+  if (document === null || typeof document !== "object") throw new Error("an inserted value must be a document");
+  return document._id === undefined ? { _id: ObjectId(), ...document } : document;
+}
 
 class Bulk {
   #collection;
@@ -48,7 +51,6 @@ class Bulk {
   }
 
   insert(document) {
-    if (document === null || typeof document !== "object") throw new Error("bulk insert needs a document");
     return this.add("insert", withId(document));
   }
 

@@ -47,11 +47,12 @@ const asArray = {
 
 class DBQuery {
   // `given`: projection, limit, skip, batchSize and other fields of the find command; `flags` of the old protocol.
-  constructor(collection, filter, given = {}) {
+  constructor(collection, filter, given = {}, { db, namespace } = {}) {
     const { projection, limit, skip, batchSize, flags, ...fields } = given;
     const hidden = {
       _collection: collection,
-      _db: collection.getDB(),
+      _db: db ?? collection.getDB(),
+      _namespace: namespace ?? collection.getFullName(),
       _filter: filter,
       _fields: {},
       _cursor: null,
@@ -364,12 +365,10 @@ class DBQuery {
   }
 
   toString() {
-    return `DBQuery: ${this._collection.getFullName()} -> ${tojson(this._filter)}`;
+    return `DBQuery: ${this._namespace} -> ${tojson(this._filter)}`;
   }
 }
 DBQuery.prototype.showDiskLoc = DBQuery.prototype.showRecordId;
-DBQuery.Option = FLAGS;
-DBQuery.shellBatchSize = 20;
 
 // Numbers of documents are 64-bit integers, as the old shell sends them.
 const integer = (value) => {
@@ -377,4 +376,10 @@ const integer = (value) => {
   return Math.abs(value) < 2 ** 31 ? NumberInt(value) : NumberLong(value);
 };
 
-module.exports = { DBQuery };
+// The public constructor, with the parameters of the old shell.
+function OldQuery(mongo, db, collection, namespace, filter = null, projection, limit, skip, batchSize, flags) {
+  return new DBQuery(collection, filter, { projection, limit, skip, batchSize, flags }, { db, namespace });
+}
+Object.assign(OldQuery, { prototype: DBQuery.prototype, Option: FLAGS, shellBatchSize: 20 });
+
+module.exports = { DBQuery, OldQuery };

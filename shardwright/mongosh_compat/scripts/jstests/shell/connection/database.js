@@ -10,19 +10,20 @@ const { noteUnknown, refuseFailPoint } = require("./unmet_settings.js");
 const asCollections = {
   get(database, name, receiver) {
     if (typeof name === "symbol" || name in database) return Reflect.get(database, name, receiver);
-    return name.startsWith("_") || name === "toJSON" || name === "then" ? undefined : receiver.getCollection(name);
+    if (name.startsWith("_") || name === "toJSON" || name === "then") return undefined;
+    return (database._collections[name] ??= receiver.getCollection(name));
   },
 };
 
 const SECONDARY_OK = { mode: "secondaryPreferred" };
 
 class DB {
-  constructor(mongo, name, session = mongo._implicitSession) {
+  constructor(mongo, name, session = mongo?._implicitSession) {
     if (typeof name !== "string" || /[ "/\\.]/.test(name) || name === "") {
       throw Object.assign(new Error(`[${tojson(name)}] is not a valid database name`), { code: ErrorCodes.BadValue });
     }
     const unset = { _writeConcern: undefined, _secondaryOk: undefined };
-    const hidden = { _mongo: mongo, _name: name, _session: session, ...unset };
+    const hidden = { _mongo: mongo, _name: name, _session: session, _collections: {}, ...unset };
     for (const [field, value] of Object.entries(hidden)) Object.defineProperty(this, field, { value, writable: true });
     return new Proxy(this, asCollections);
   }
