@@ -74,6 +74,7 @@ CASES: Final[dict[str, Command]] = {
     "output name of a wrong type": {"out": {"replace": 5}},
     "output name that is empty": {"out": {"replace": "", "db": "z"}},
     "output name with a dollar": {"out": "a$b"},
+    "output into an internal database": {"out": {"merge": "o", "db": "admin"}},
     "nonAtomic false": {"out": {"merge": "o", "nonAtomic": False}},
     "sharded false": {"out": {"merge": "o", "sharded": False}},
     "sharded output that does not exist": {"out": {"merge": "o", "sharded": True}},
