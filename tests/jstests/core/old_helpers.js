@@ -38,6 +38,7 @@
   const replacing = coll.initializeOrderedBulkOp();
   replacing.find({ _id: 1 }).upsert().updateOne({ a: 1 });
   assert.eq({ index: 0, _id: 1 }, replacing.execute().toSingleResult().getUpsertedId());
+  assert.eq(null, coll.update({ _id: 1 }, { a: 1 }, true).getUpsertedId());
   assert.eq(9, coll.update({ _id: 9 }, { a: 1 }, true)._id);
   const mixed = coll.initializeUnorderedBulkOp();
   mixed.insert({ _id: 2 });
@@ -167,7 +168,14 @@
   assert.eq("DBQuery: d.c -> { }", DBQuery(db.getMongo(), db, coll, "d.c", {}).toString());
   assert(coll.find() instanceof DBQuery);
   assert.eq(["a", "a.b"], [new DB(null, "a").toString(), new DBCollection(null, null, "b", "a.b").toString()]);
+  assert.eq("47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=", computeSHA256Block("").base64());
   assert.throws(() => coll.insertOne(1));
+  const pipeline = [{ $replaceWith: {} }];
+  assert.throws(() => coll.replaceOne({}, pipeline));
+  assert.throws(() => coll.findOneAndReplace({}, pipeline));
+  assert.throws(() => coll.bulkWrite([{ replaceOne: { filter: {}, replacement: pipeline } }]));
+  fresh({ _id: "x", value: 1 }, { _id: "y", value: 2 });
+  assert.eq({ x: 1, y: 2 }, coll.convertToSingleObject("value"));
   db.old_helpers.setSecondaryOk();
   assert(db.old_helpers.getSecondaryOk(), "a database remembers the settings of its collections");
   db.old_helpers.setSecondaryOk(false);

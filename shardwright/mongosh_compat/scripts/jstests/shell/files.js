@@ -1,5 +1,6 @@
 "use strict";
 // Files, and `load`.
+const { HexData } = require("./bson_binary.js");
 const { _getErrorWithCode } = require("./errors.js");
 
 const files = host.files;
@@ -67,6 +68,7 @@ module.exports = {
   appendFile: (name, text) => files.append(name, text),
   md5sumFile: (name) => files.md5OfFile(name),
   hex_md5: (text) => files.md5OfText(text),
+  computeSHA256Block: (text) => HexData(0, files.sha256OfText(text)),
   getHostName: () => files.hostName(),
   hostname: () => files.hostName(),
 };

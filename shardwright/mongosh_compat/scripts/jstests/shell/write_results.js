@@ -185,7 +185,7 @@ class WriteResult {
   }
 
   getUpsertedId() {
-    return this._bulk.upserted[0];
+    return this._bulk.upserted[0] ?? null;
   }
 
   getRawResponse() {

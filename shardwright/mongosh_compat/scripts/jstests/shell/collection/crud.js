@@ -61,6 +61,7 @@ function remove(collection, filter, limit, options) {
 }
 
 function checkOperators(change, wanted) {
+  if (!wanted && Array.isArray(change)) throw new Error("a replacement must not be a pipeline");
   const hasOperators = Array.isArray(change) || Object.keys(change)[0]?.startsWith("$") === true;
   if (hasOperators !== wanted)
     throw new Error(
@@ -74,7 +75,10 @@ const OPERATIONS = {
   insertOne: (bulk, { document }) => bulk.insert(document),
   updateOne: (bulk, each) => bulk.add("update", updateOf(each, false)),
   updateMany: (bulk, each) => bulk.add("update", updateOf(each, true)),
-  replaceOne: (bulk, each) => bulk.add("update", { ...updateOf({ ...each, update: each.replacement }, false) }),
+  replaceOne(bulk, each) {
+    checkOperators(each.replacement, false);
+    bulk.add("update", updateOf({ ...each, update: each.replacement }, false));
+  },
   deleteOne: (bulk, each) => bulk.add("delete", { q: each.filter, limit: 1, ...pick(each, ["collation", "hint"]) }),
   deleteMany: (bulk, each) => bulk.add("delete", { q: each.filter, limit: 0, ...pick(each, ["collation", "hint"]) }),
 };

@@ -28,7 +28,7 @@ module.exports = {
   },
 
   findOneAndReplace(filter, replacement, options = {}) {
-    if (Object.keys(replacement)[0]?.startsWith("$"))
+    if (Array.isArray(replacement) || Object.keys(replacement)[0]?.startsWith("$"))
       throw new Error("the replacement must not contain update operators");
     return run(this, { query: filter, update: replacement, ...fieldsOf(this, options) });
   },

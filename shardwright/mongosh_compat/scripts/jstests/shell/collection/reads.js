@@ -70,6 +70,11 @@ module.exports = {
     return watchOn(this._db, this._shortName, pipeline, options);
   },
 
+  // A field of all documents, by their _ids.
+  convertToSingleObject(field) {
+    return Object.fromEntries(this.find().map((each) => [each._id, each[field]]));
+  },
+
   // The last parameter has options, or receives the results.
   mapReduce(map, reduce, optionsOrOut) {
     const options = typeof optionsOrOut === "string" ? { out: optionsOrOut } : optionsOrOut;
