@@ -12,6 +12,7 @@ from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import MISSING_FIELD
 from tests.integration.raw_client import raw_client
 from tests.integration.routers import END_SECONDS_MAX, extra_router
+from tests.integration.sharded import shard_by_range
 from tests.local_cluster import Client, RunningCluster
 from tests.router.beside_mongod import Command, run
 
@@ -140,6 +141,18 @@ def test_operation_counters_count_statements(router: Client) -> None:
     assert [after[name] - before[name] >= least for name, least in zip(names, (6, 2, 1, 1, 1), strict=True)] == [
         True
     ] * 5
+
+
+@pytest.mark.parametrize("collection", ["counted", "sharded_counted"])
+def test_an_ordered_batch_counts_until_its_first_error(router: Client, collection: str) -> None:
+    if collection == "sharded_counted":
+        shard_by_range(router[DB], collection, key="_id", split_at=100)
+    insert: Command = {"insert": collection, "documents": [{"_id": each} for each in (103, 104, 104, 105, 3)]}
+    for ordered, counted in ((True, 3), (False, 5)):
+        before = run(router, {"serverStatus": 1})["opcounters"]["insert"]
+        assert "writeErrors" in run(router, {**insert, "ordered": ordered}, DB)
+        assert run(router, {"serverStatus": 1})["opcounters"]["insert"] - before == counted
+        router[DB][collection].delete_many({})
 
 
 def test_refresh_logical_session_cache_now(cluster: RunningCluster, router: Client) -> None:

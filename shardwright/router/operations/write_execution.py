@@ -43,7 +43,8 @@ from shardwright.sharding.transaction_protocol import (
 )
 from shardwright.wire.error_codes import Category, ErrorCode, has_category
 from shardwright.wire.errors import CommandError
-from shardwright.wire.rawbson import InvalidBSONError, decode_document
+from shardwright.wire.message import OpMsg
+from shardwright.wire.rawbson import InvalidBSONError, decode_document, index
 from shardwright.wire.read_preference import PRIMARY
 from shardwright.wire.transport.reactor import in_own_task, may_run_in_reactor
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from shardwright.sharding.routing_table import RoutingTable
 
 _CLIENT_SESSION: Final = CLIENT_SESSION.decode()
+_WRITE_ERRORS: Final = b"writeErrors"
 
 HIDDEN_FIELDS: Final = INTERNAL_REPLY_FIELDS | CLIENT_HIDDEN_FIELDS
 """Fields that are removed from a shard's reply to a write before it is forwarded."""
@@ -71,7 +73,7 @@ async def execute(operation: Operation, kind: WriteKind) -> Reply:
         check_update_stages(operation.request)
         batch = WriteBatch(kind, operation.request)
         reply = await _Execution(operation, batch).run()
-        operation.context.statement_counts[kind] += batch.statement_count
+        operation.context.statement_counts[kind] += _executed_count(batch, reply)
         return reply
     except OwnerWouldChangeError:
         await in_own_task()
@@ -388,13 +390,31 @@ class _Execution:
             self._operation.begin_again(self._refusal)
 
 
+def _executed_count(batch: WriteBatch, reply: Reply) -> int:
+    """Number of executed statements: an ordered batch ends with its first error."""
+    failed = _first_failed(reply) if batch.is_ordered else None
+    return batch.statement_count if failed is None else failed + 1
+
+
+def _first_failed(reply: Reply) -> int | None:
+    """Index of the first statement that failed."""
+    if isinstance(reply, bytes):
+        if _WRITE_ERRORS not in reply:
+            return None
+        body = OpMsg(reply).body
+        errors = WriteReply.read(body, index(body)).errors
+        return errors[0].index if errors else None
+    failures = (reply or {}).get(_WRITE_ERRORS.decode())
+    return int(failures[0]["index"]) if failures else None
+
+
 def _can_pass(reply: ShardReply) -> bool:
     """Whether a shard's reply to the whole batch can be forwarded to the client."""
     if reply.error is not None:
         return not _is_for_router(reply.error.code)
     if reply.has(b"writeConcernError"):
         return False
-    if not reply.has(b"writeErrors"):
+    if not reply.has(_WRITE_ERRORS):
         return True
     errors = WriteReply.read(reply.body, reply.fields).errors
     return not any(_is_for_router(each.code) or has_category(each.code, Category.NOT_PRIMARY) for each in errors)
