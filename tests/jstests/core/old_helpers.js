@@ -79,7 +79,9 @@
   assert.throws(() => coll.createIndex({ a: 1 }, {}, "majority", {}));
   assert.throws(() => coll.createIndexes([{ a: 1 }], {}, "majority", {}));
   coll.getPlanCache().clearPlansByQuery({ query: { a: 1 }, sort: {}, projection: {}, collation: { locale: "fr" } });
+  coll.getPlanCache().clearPlansByQuery({ query: { a: 1 }, sort: {}, projection: {}, other: 1 });
   assert.throws(() => coll.getPlanCache().clearPlansByQuery());
+  assert.eq("old_helpers", coll.getPlanCache().getName());
 
   jsTestLog("References");
   fresh({ _id: 1, other: DBRef(coll.getName(), 2) }, { _id: 2, far: DBRef(coll.getName(), 1, db.getName()) });
@@ -190,6 +192,14 @@
   db.loadServerScripts();
   assert.eq(14, oldHelpersTwice(oldHelpersValue));
   scripts.remove({ _id: /^oldHelpers/ });
+
+  jsTestLog("Counters and arrays");
+  assert.eq({ b: { total: 1 } }, getActiveCommands({ a: { total: NumberLong(0) }, b: { total: 1 } }));
+  const { metrics } = db.serverStatus();
+  assert.gt(metrics.commands.serverStatus.total, 0);
+  assert(!("shutdown" in metrics.commands), "shutdown has not run");
+  assert.eq([1, 2], Array.sort([2, 1]));
+  assert.eq([2, 4], Array.map([1, 2], (each) => 2 * each));
 
   jsTestLog("Times and versions");
   const opTime = (seconds, t) => ({ ts: Timestamp(seconds, 1), t });

@@ -53,6 +53,10 @@ define(Array, {
     array.filter((each) => !collection || each.getCollection() === collection).map((each) => each.fetch()),
 });
 
+// Methods of arrays as functions, as in the interpreter of the old shell.
+for (const name of ["concat", "filter", "forEach", "indexOf", "join", "map", "push", "reverse", "slice", "some", "sort"])
+  define(Array, { [name]: (array, ...parameters) => Array.prototype[name].apply(array, parameters) });
+
 define(String.prototype, {
   ltrim() {
     return this.trimStart();

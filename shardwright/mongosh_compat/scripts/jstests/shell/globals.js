@@ -25,6 +25,7 @@ const { PlanCache } = require("./collection/plan_cache.js");
 const { OldQuery } = require("./collection/query.js");
 const { MongoURI } = require("./connection/address.js");
 const { DB } = require("./connection/database.js");
+const { getActiveCommands } = require("./connection/database_admin.js");
 const { Mongo, closeAll, connect } = require("./connection/mongo.js");
 const { DriverSession } = require("./connection/session.js");
 const { rs, sh } = require("./sh.js");
@@ -99,6 +100,7 @@ const names = {
   Mongo,
   MongoURI,
   PlanCache,
+  getActiveCommands,
   allocatePort: () => allocatePorts(1)[0],
   allocatePorts,
   resetAllocatedPorts: () => undefined,

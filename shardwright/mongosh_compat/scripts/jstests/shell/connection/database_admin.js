@@ -8,6 +8,9 @@ const admin = (command, what = Object.keys(command)[0]) =>
     return this.getSiblingDB("admin")._runOrThrow(command, what);
   };
 
+const getActiveCommands = (commands) =>
+  Object.fromEntries(Object.entries(commands).filter(([, counts]) => Number(counts.total) !== 0));
+
 const methods = {
   hello() {
     return this.runCommand({ hello: 1 });
@@ -21,8 +24,11 @@ const methods = {
     return this.runCommand({ dbStats: 1, scale: typeof scale === "object" ? (scale.scale ?? 1) : (scale ?? 1) });
   },
 
+  // Commands that have not run are left out.
   serverStatus(options) {
-    return this.adminCommand({ serverStatus: 1, ...options });
+    const reply = this.adminCommand({ serverStatus: 1, ...options });
+    if (reply.metrics?.commands) reply.metrics.commands = getActiveCommands(reply.metrics.commands);
+    return reply;
   },
 
   serverBuildInfo() {
@@ -169,4 +175,4 @@ const methods = {
 };
 methods.currentOP = methods.currentOp;
 
-module.exports = { methods };
+module.exports = { getActiveCommands, methods };
