@@ -51,7 +51,9 @@ _UUID_BYTES: Final = 16
 
 
 def digest_of_user(user: str, db: str) -> bytes:
-    """Return the ``uid`` of a user's sessions."""
+    """Return the ``uid`` of a user's sessions; empty names stand for clients without a user."""
+    if not user and not db:
+        return NO_USER
     return sha256(f"{user}@{db}".encode()).digest()
 
 

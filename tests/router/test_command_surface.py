@@ -143,6 +143,25 @@ def test_operation_counters_count_statements(router: Client) -> None:
     ] * 5
 
 
+def test_unknown_commands_are_not_in_the_operation_counters(router: Client) -> None:
+    def counted() -> tuple[int, int]:
+        status = run(router, {"serverStatus": 1})
+        return status["opcounters"]["command"], status["metrics"]["commands"]["<UNKNOWN>"]
+
+    (commands, unknown), own = counted(), 1
+    run(router, {"noSuchCommand": 1})
+    after, unknown_after = counted()
+    assert (after - commands, unknown_after - unknown) == (own, 1)
+
+
+def test_sessions_without_a_user(router: Client) -> None:
+    with router.start_session() as session:
+        router[DB].unowned.find_one({}, session=session)
+        stage = {"$listLocalSessions": {"users": [{"user": "", "db": ""}]}}
+        listed = [each["_id"]["id"] for each in router.admin.aggregate([stage])]
+        assert session.session_id["id"] in listed
+
+
 @pytest.mark.parametrize("collection", ["counted", "sharded_counted"])
 def test_an_ordered_batch_counts_until_its_first_error(router: Client, collection: str) -> None:
     if collection == "sharded_counted":

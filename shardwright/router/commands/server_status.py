@@ -206,7 +206,8 @@ def _opcounters(context: RouterContext) -> dict[str, Int64]:
     counts = {name: each.count for name, each in context.metrics.operations.statistics().items()}
     writes = {kind.command: number for kind, number in context.statement_counts.items()}
     reads = {name: counts.get(each, 0) for name, each in _COUNTED.items()}
-    rest = sum(number for name, number in counts.items() if name not in writes and name not in _COUNTED.values())
+    others = {*writes, *_COUNTED.values(), UNKNOWN_COMMAND}
+    rest = sum(number for name, number in counts.items() if name not in others)
     shown = {
         "insert": writes["insert"],
         "query": reads["query"],

@@ -195,6 +195,7 @@
 
   jsTestLog("Counters and arrays");
   assert.eq({ b: { total: 1 } }, getActiveCommands({ a: { total: NumberLong(0) }, b: { total: 1 } }));
+  db.serverStatus();
   const { metrics } = db.serverStatus();
   assert.gt(metrics.commands.serverStatus.total, 0);
   assert(!("shutdown" in metrics.commands), "shutdown has not run");
