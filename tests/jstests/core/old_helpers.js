@@ -88,6 +88,9 @@
   assert.eq(2, coll.findOne({ _id: 1 }).other.fetch()._id);
   assert.eq(1, coll.findOne({ _id: 2 }).far.fetch()._id);
   assert.docEq('DBRef("c", 1)', DBRef("c", 1), "documents are compared by == first");
+  const changed = DBRef("c", 1);
+  changed.$id = 2;
+  assert.eq(DBRef("c", 2), changed);
   assert.throws(() => DBRef("alone"));
   assert.throws(() => DBRef(coll.getName(), 1, 2));
 

@@ -239,6 +239,9 @@ for (const [name, field] of [
     get() {
       return this[field];
     },
+    set(value) {
+      this[field] = value;
+    },
     configurable: true,
   });
 }
