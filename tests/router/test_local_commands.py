@@ -225,6 +225,14 @@ def test_log_component_verbosity() -> None:
     assert reset["logLevel"] == 0
 
 
+def test_the_default_verbosity_cannot_be_inherited() -> None:
+    _, shown = run_lone(
+        {"setParameter": 1, "logComponentVerbosity": {"verbosity": -1}},
+        {"getParameter": 1, "logComponentVerbosity": 1},
+    )
+    assert shown["logComponentVerbosity"]["verbosity"] == 0
+
+
 @pytest.mark.parametrize(
     ("value", "code", "message"),
     [

@@ -56,7 +56,9 @@ def changed_verbosity(tree: Verbosity, changes: Any) -> Verbosity:  # noqa: ANN4
             ErrorCode.TypeMismatch,
             f"log component verbosity is not a BSON object: logComponentVerbosity: {changes}",
         )
-    return _changed(tree, changes, "default")
+    changed = _changed(tree, changes, "default")
+    # The root has nothing to inherit from, so clearing its verbosity restores the one at start.
+    return {**changed, "verbosity": max(changed["verbosity"], 0)}
 
 
 def _changed(tree: Verbosity, changes: Mapping[str, Any], component: str) -> Verbosity:
