@@ -179,7 +179,10 @@ def test_a_comparison_that_a_user_waits_for_ends_with_the_run(monkeypatch: pytes
         follower = SimpleNamespace(read=for_ever, apply=for_ever)
         verifier = SimpleNamespace(run=for_ever, again=again)
         copier = SimpleNamespace(run_added=for_ever)
-        parts = SimpleNamespace(follower=follower, verifier=verifier, copier=copier, start={}, notes=())
+        catalog = SimpleNamespace(build_for_ever=for_ever)
+        parts = SimpleNamespace(
+            follower=follower, verifier=verifier, copier=copier, catalog=catalog, start={}, notes=()
+        )
         monkeypatch.setattr(session, "prepared", lambda *_, **__: asyncio.sleep(0, parts))
         monkeypatch.setattr(Sync, "_copy", copy)
         for name in ("_record_for_ever", "_watch_source", "_compare_catalogs_for_ever"):
@@ -188,11 +191,11 @@ def test_a_comparison_that_a_user_waits_for_ends_with_the_run(monkeypatch: pytes
         sync.state = State.RUNNING
         store: Any = None
         replicating = asyncio.create_task(sync._replicate(store, continuous=True, is_lost=False))
-        await sync._copied.wait()
-        verifying = asyncio.create_task(sync.verify())
-        await began.wait()
-        replicating.cancel()
         async with asyncio.timeout(10):
+            await sync._copied.wait()
+            verifying = asyncio.create_task(sync.verify())
+            await began.wait()
+            replicating.cancel()
             with pytest.raises(CommitError, match="verify again"):
                 await verifying
         await sync.close()
