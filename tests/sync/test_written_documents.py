@@ -88,7 +88,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Comparisons:
 
 def draining(verifier: Verifier) -> Any:  # noqa: ANN401 - the parts of a replication
     follower = SimpleNamespace(is_sharded=False, wait_applied=done)
-    return SimpleNamespace(verifier=verifier, follower=follower, copier=SimpleNamespace(wait_done=done))
+    copier, catalog = SimpleNamespace(wait_done=done), SimpleNamespace(wait_built=done)
+    return SimpleNamespace(verifier=verifier, follower=follower, copier=copier, catalog=catalog)
 
 
 @pytest.mark.usefixtures("compared")
