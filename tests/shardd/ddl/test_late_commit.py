@@ -124,6 +124,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> None:
 def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | CommandError, float]:
     """Shard the collection; return the reply or the error, and its time. Check that operations wait until then."""
     ends: list[tuple[dict[str, Any] | CommandError, float]] = []
+    released: list[float] = []
 
     async def work(changes: CoordinatorService) -> None:
         async with trio.open_nursery() as nursery:
@@ -133,7 +134,7 @@ def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | Comman
             section = shard.namespace("d.c").critical_section
             assert section is not None
             await section.wait_released()
-            assert ends or shard.sharded_at is not None
+            released.append(trio.current_time())
 
     async def end_run(changes: CoordinatorService) -> None:
         end: dict[str, Any] | CommandError
@@ -144,6 +145,7 @@ def shard_collection(shard: FakeShardAndConfig) -> tuple[dict[str, Any] | Comman
         ends.append((end, trio.current_time()))
 
     in_term(shard, work)
+    assert released[0] >= (ends[0][1] if shard.sharded_at is None else shard.sharded_at)
     assert shard.documents == []
     assert shard.namespace("d.c").critical_section is None
     return ends[0]
