@@ -72,8 +72,7 @@ class Namespace:
 
     def check_valid(self) -> None:
         """Refuse a name that no command accepts."""
-        if "\0" in self.db or "\0" in self.collection:
-            raise _invalid("namespaces cannot have embedded null characters")
+        refuse_null_characters(f"{self.db}.{self.collection}")
         if "." in self.db:
             raise _invalid(f"'.' is an invalid character in the database name: {self.db}")
         if self.collection.startswith("."):
@@ -199,14 +198,19 @@ def full_namespace(request: Request) -> Namespace:
     return Namespace.parse_collection(Arguments.of(request).namespace(request.name.encode()))
 
 
+def refuse_null_characters(text: str) -> None:
+    """Refuse a full namespace with a null character; raise InvalidNamespace."""
+    if "\0" in text:
+        raise _invalid("namespaces cannot have embedded null characters")
+
+
 def named_in_full(request: Request) -> Namespace:
     """Parse a full namespace like `full_namespace`, for commands whose parser reports other errors.
 
     Raises BadValue if it is not a string, or InvalidNamespace.
     """
     text = request.collection
-    if "\0" in text:
-        raise _invalid("namespaces cannot have embedded null characters")
+    refuse_null_characters(text)
     namespace = Namespace.parse(text)
     if not namespace.collection or not is_valid_database_name(namespace.db):
         raise CommandError(ErrorCode.InvalidNamespace, f"Invalid namespace specified '{text}'")

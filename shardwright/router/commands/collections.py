@@ -25,7 +25,7 @@ from shardwright.router.replies.cursor_reply import empty_cursor
 from shardwright.router.replies.reply_builder import Reply
 from shardwright.router.replies.shard_reply import answer_of, raise_worst
 from shardwright.sharding.bson_text import document_text
-from shardwright.sharding.namespace import Namespace, named_in_full
+from shardwright.sharding.namespace import Namespace, named_in_full, refuse_null_characters
 from shardwright.wire.arguments import Arguments, Strictness
 from shardwright.wire.error_codes import ErrorCode
 from shardwright.wire.errors import CommandError
@@ -128,7 +128,6 @@ async def rename_collection(operation: Operation) -> Reply:
     """Gives a collection another name; both databases must have the same primary shard."""
     request = operation.request
     source = named_in_full(request)
-    _refuse_null_characters(str(source))
     target = _target(request)
     if source == target:
         raise CommandError(ErrorCode.IllegalOperation, "Can't rename a collection to itself")
@@ -176,16 +175,11 @@ def _drop_target(arguments: Arguments) -> dict[str, Any]:
 def _target(request: Request) -> Namespace:
     """Return the new name."""
     text = Arguments.of(request).namespace(b"to")
-    _refuse_null_characters(text)
+    refuse_null_characters(text)
     namespace = Namespace.parse(text)
     if not namespace.collection or not is_valid_database_name(namespace.db):
         raise CommandError(ErrorCode.InvalidNamespace, f"Invalid target namespace: {text}")
     return namespace
-
-
-def _refuse_null_characters(name: str) -> None:
-    if "\0" in name:
-        raise CommandError(ErrorCode.InvalidNamespace, "namespaces cannot have embedded null characters")
 
 
 def _check_writable(namespace: Namespace, role: str) -> None:

@@ -59,7 +59,6 @@ _REPLACED: Final = frozenset(
 _KNOWN: Final = _REPLACED | {b"collation", b"bypassDocumentValidation"}
 
 _ACTIONS: Final = (b"replace", b"merge", b"reduce")
-_INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
 
 _KEY_OTHER_THAN_ID: Final = 31313
 _INLINE_RESULTS_TOO_LARGE: Final = 31301
@@ -105,7 +104,7 @@ class Output:
             raise _bad_value(f"'{action}' supports only string consisting of output collection name")
         if not is_string(value.get("db", db)):
             raise _bad_value("db field value must be string")
-        if value.get("db") in _INTERNAL_DATABASES:
+        if "db" in value and Namespace(value["db"]).is_internal:
             raise CommandError(ErrorCode.CommandNotSupported, "cannot target internal database as output")
         namespace = _output_namespace(value.get("db", db), value[action])
         return cls(action, namespace, "db" in value, "sharded" in value)

@@ -6,7 +6,6 @@ const os = require("os");
 const path = require("path");
 
 const md5 = (bytes) => crypto.createHash("md5").update(bytes).digest("hex");
-const sha256 = (bytes) => crypto.createHash("sha256").update(bytes).digest("hex");
 
 const describe = (name) => {
   const found = fs.statSync(name);
@@ -25,7 +24,6 @@ module.exports = {
   remove: (name) => fs.rmSync(name, { recursive: true, force: true }),
   makeDirectory: (name) => fs.mkdirSync(name, { recursive: true }),
   list: (directory) => fs.readdirSync(directory).map((name) => describe(path.join(directory, name))),
-  sha256OfText: (text) => sha256(Buffer.from(text)),
   md5OfText: (text) => md5(Buffer.from(text)),
   md5OfFile: (name) => md5(fs.readFileSync(name)),
   hostName: () => os.hostname(),

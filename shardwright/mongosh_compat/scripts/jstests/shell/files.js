@@ -68,7 +68,7 @@ module.exports = {
   appendFile: (name, text) => files.append(name, text),
   md5sumFile: (name) => files.md5OfFile(name),
   hex_md5: (text) => files.md5OfText(text),
-  computeSHA256Block: (text) => HexData(0, files.sha256OfText(text)),
+  computeSHA256Block: (text) => HexData(0, host.hashes.digest("sha256", text).toString("hex")),
   getHostName: () => files.hostName(),
   hostname: () => files.hostName(),
 };

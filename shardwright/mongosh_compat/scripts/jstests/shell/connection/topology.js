@@ -45,19 +45,21 @@ class Topology {
 
   // Authenticate every connection, also later ones, with one user of each database.
   logIn(logIn) {
-    const first = this.select("primaryPreferred");
-    const others = [...this.#connections.values()].filter((each) => each !== first);
-    for (const each of [first, ...others]) this.#run(each, () => authenticate(each, logIn));
+    for (const each of this.#fromPrimary()) this.#run(each, () => authenticate(each, logIn));
     this.#logIns.set(logIn.db, logIn);
   }
 
   // Returns the reply of the primary.
   logOut(db) {
     this.#logIns.delete(db);
-    const first = this.select("primaryPreferred");
-    const others = [...this.#connections.values()].filter((each) => each !== first);
-    const [reply] = [first, ...others].map((each) => this.#run(each, () => each.run({ logout: 1, $db: db })));
+    const [reply] = this.#fromPrimary().map((each) => this.#run(each, () => each.run({ logout: 1, $db: db })));
     return reply;
+  }
+
+  // All open connections, the one of the primary first.
+  #fromPrimary() {
+    const first = this.select("primaryPreferred");
+    return [first, ...[...this.#connections.values()].filter((each) => each !== first)];
   }
 
   #run(connection, action) {
